@@ -1,0 +1,1 @@
+"""Hydra configuration: what a run is made of."""

@@ -1,0 +1,27 @@
+"""What is trained and what can be measured. Needs torch and transformers only."""
+
+from .configuration import IdentiformerConfig
+from .layers import (
+    EncoderLayer,
+    MultiHeadAttention,
+    identifiable_layer,
+    shared_value_layer,
+    small_key_layer,
+    standard_layer,
+)
+from .modeling import IdentiformerForSequenceClassification, IdentiformerModel
+from .recording import HeadRecord, record_heads
+
+__all__ = [
+    "EncoderLayer",
+    "HeadRecord",
+    "IdentiformerConfig",
+    "IdentiformerForSequenceClassification",
+    "IdentiformerModel",
+    "MultiHeadAttention",
+    "identifiable_layer",
+    "record_heads",
+    "shared_value_layer",
+    "small_key_layer",
+    "standard_layer",
+]

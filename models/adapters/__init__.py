@@ -1,0 +1,32 @@
+"""One file per structure of attention module, so that nothing else names an architecture.
+
+An adapter has `KNOWS`, what it is for in a few words, and `heads(module)`, which gives the `Heads` of an attention
+module or None where it does not know the module. To add one, write that file and list it here.
+"""
+
+from torch import nn
+
+from . import ours
+from .base import Affine, Call, Heads
+
+ADAPTERS = (ours,)
+
+__all__ = ["ADAPTERS", "Affine", "Call", "Heads", "attention_modules", "heads"]
+
+
+def attention_modules(model: nn.Module) -> list[nn.Module]:
+    """The attention modules of `model` that an adapter knows, in the order of its layers.
+
+    Raises:
+        ValueError: If there is none; the message says what is known.
+    """
+    found = [module for module in model.modules() if heads(module)]
+    if not found:
+        known = ", ".join(adapter.KNOWS for adapter in ADAPTERS)
+        raise ValueError(f"{type(model).__name__} holds no attention module that can be read. Known are: {known}.")
+    return found
+
+
+def heads(module: nn.Module) -> Heads | None:
+    """What the first adapter that knows `module` says of its heads; None if none does."""
+    return next((found for adapter in ADAPTERS if (found := adapter.heads(module))), None)

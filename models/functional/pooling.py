@@ -1,0 +1,29 @@
+"""One vector for a text from its tokens' vectors. A text of no kept tokens gives 0."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from .masks import zero_padding
+
+
+def mean_pool(
+    hidden: Float[Tensor, "batch token d"], keep: Bool[Tensor, "batch token"] | None
+) -> Float[Tensor, "batch d"]:
+    """The mean over the kept tokens."""
+    if keep is None:
+        return hidden.mean(1)
+    return zero_padding(hidden, keep).sum(1) / keep.sum(1, keepdim=True).clamp(min=1)
+
+
+def first_pool(
+    hidden: Float[Tensor, "batch token d"], keep: Bool[Tensor, "batch token"] | None
+) -> Float[Tensor, "batch d"]:
+    """The first kept token, wherever the padding is."""
+    if keep is None:
+        return hidden[:, 0]
+    first = keep.int().argmax(1)
+    return zero_padding(hidden, keep)[torch.arange(len(hidden), device=hidden.device), first]
+
+
+POOLING = {"mean": mean_pool, "first": first_pool}

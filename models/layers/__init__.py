@@ -1,0 +1,18 @@
+"""Encoder layers: one multi-head attention, one encoder layer, four presets."""
+
+from .attention import MultiHeadAttention
+from .encoder_layer import EncoderLayer, build_encoder_layer
+from .feedforward import FeedForward
+from .presets import PRESETS, identifiable_layer, shared_value_layer, small_key_layer, standard_layer
+
+__all__ = [
+    "PRESETS",
+    "EncoderLayer",
+    "FeedForward",
+    "MultiHeadAttention",
+    "build_encoder_layer",
+    "identifiable_layer",
+    "shared_value_layer",
+    "small_key_layer",
+    "standard_layer",
+]

@@ -1,0 +1,146 @@
+"""Recording what each attention head of a model saw and did, whatever kernel the model runs on."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .adapters import Affine, Heads, attention_modules
+from .adapters import heads as heads_of
+from .functional.attention import attention_weights
+from .functional.masks import zero_padding
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """One forward call of one attention module.
+
+    It keeps the module's input as it ran. Queries, keys, values and weights are computed from it and from the module's
+    own parameters each time they are asked for: in float64 (on the CPU where the device has none), without dropout,
+    gradients or autocast. Ask before the model changes; afterwards a RuntimeError says so.
+
+    Attributes:
+        layer: Number of the attention module in the model, from 0.
+        hidden: The module's input, *(batch, token, d_model)*, as it ran.
+        keep: True for tokens, False for padding, *(batch, token)*; None when nothing is padded.
+        bias: Whatever was added to the scores but `keep`; None if nothing was.
+    """
+
+    layer: int
+    hidden: Tensor
+    keep: Tensor | None
+    bias: Tensor | None
+    heads: Heads
+    versions: tuple[int, ...]
+
+    @property
+    def merge_heads(self) -> str:
+        """How the heads are merged: "concat", "sum" or "mean"."""
+        return self.heads.merge_heads
+
+    @property
+    def query(self) -> Tensor:
+        """Queries, *(batch, head, token, d_key)*."""
+        return self._project(self.heads.query, self.heads.num_heads)
+
+    @property
+    def key(self) -> Tensor:
+        """Keys, *(batch, head, token, d_key)*."""
+        return self._project(self.heads.key, self.heads.num_heads)
+
+    @property
+    def value(self) -> Tensor:
+        """Values, biases included, *(batch, head, token, d_value)*; expanded where heads share them."""
+        return self._per_head(self._project(self.heads.value, self.heads.num_value_heads), dim=1)
+
+    @property
+    def output_map(self) -> Tensor:
+        """Each head's block of the output map, *(head, d_value, d_model)*; expanded where heads share it."""
+        return self._per_head(_exact(self.heads.output_map.detach()), dim=0)
+
+    @property
+    def weights(self) -> Tensor:
+        """Attention weights, *(batch, head, query, key)*; 0 for padded keys."""
+        query, key = self.query, self.key
+        keep = None if self.keep is None else self.keep.to(query.device)
+        with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+            return attention_weights(query, key, keep, None if self.bias is None else _exact(self.bias))
+
+    def select(self, texts: Tensor) -> "HeadRecord":
+        """The record of some of the batch's texts, given by their positions *(texts,)*."""
+        bias = self.bias
+        if bias is not None and bias.ndim == 4 and len(bias) == len(self.hidden):
+            bias = bias[texts]
+        keep = None if self.keep is None else self.keep[texts]
+        return replace(self, hidden=self.hidden[texts], keep=keep, bias=bias)
+
+    def _project(self, affine: Affine, number: int) -> Tensor:
+        if self.versions != _versions(self.heads):
+            raise RuntimeError(
+                f"Layer {self.layer}: the model changed after it was recorded; read records before that."
+            )
+        hidden = _exact(zero_padding(self.hidden, self.keep))
+        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+            return affine(hidden).unflatten(-1, (number, -1)).transpose(1, 2)
+
+    def _per_head(self, tensor: Tensor, dim: int) -> Tensor:
+        """Expand *(..., groups, ...)* to *(..., heads, ...)*, neighbouring heads sharing a group."""
+        sharing = self.heads.num_heads // tensor.shape[dim]
+        shape = (*tensor.shape[: dim + 1], sharing, *tensor.shape[dim + 1 :])
+        return tensor.unsqueeze(dim + 1).expand(shape).flatten(dim, dim + 1)
+
+
+@contextmanager
+def record_heads(model: nn.Module, layers: Iterable[int] | None = None) -> Iterator[list[HeadRecord]]:
+    """Record every forward call of every attention module of `model` within the context.
+
+    The model runs as it would without: same kernel, mode, dtype and outputs.
+
+    Args:
+        model: Any model that holds attention modules with an adapter.
+        layers: Numbers of the attention modules to record, from 0. None: all.
+
+    Yields:
+        The records, one per attention module and forward call, in the order of the calls.
+
+    Raises:
+        ValueError: If the model holds no known attention module, or not as many as `layers` asks for.
+    """
+    modules = attention_modules(model)
+    wanted = range(len(modules)) if layers is None else sorted(set(layers))
+    if missing := [layer for layer in wanted if not 0 <= layer < len(modules)]:
+        raise ValueError(f"There is no layer {missing[0]}: the model has layers 0 to {len(modules) - 1}.")
+    records: list[HeadRecord] = []
+    handles = [
+        modules[layer].register_forward_pre_hook(_recorder(layer, records), with_kwargs=True) for layer in wanted
+    ]
+    try:
+        yield records
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _recorder(layer: int, records: list[HeadRecord]) -> Callable[[nn.Module, tuple, dict[str, Any]], None]:
+    def record(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        heads = heads_of(module)
+        assert heads is not None  # attention_modules found it
+        hidden, keep, bias = heads.read(*args, **kwargs)
+        bias = None if bias is None else bias.detach()
+        records.append(HeadRecord(layer, hidden.detach(), keep, bias, heads, _versions(heads)))
+
+    return record
+
+
+def _versions(heads: Heads) -> tuple[int, ...]:
+    """Numbers that change when a parameter is written in place."""
+    tensors = [heads.output_map, *heads.query, *heads.key, *heads.value]
+    return tuple(tensor._version for tensor in tensors if tensor is not None and not tensor.is_inference())
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU where its device has no float64."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

@@ -1,0 +1,26 @@
+"""Training, measuring and comparing: Lightning, torchmetrics and Hydra. The same from Python as from the command line."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import train
+    from .callbacks import IdentifiabilityMonitor, MonitorWarning
+    from .report.compare import compare
+
+__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "compare", "train"]
+
+_HOMES = {
+    "train": ".api",
+    "IdentifiabilityMonitor": ".callbacks",
+    "MonitorWarning": ".callbacks",
+    "compare": ".report.compare",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `identiformer --help` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name], __name__), name)

@@ -1,0 +1,176 @@
+"""Lightning callbacks: the identifiability monitor and the record of test predictions."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from ..models import HeadRecord, record_heads
+from .metrics.head_measures import HeadMeasures, measure_heads
+
+
+class MonitorWarning(UserWarning):
+    """The monitor could not measure something. Training goes on."""
+
+
+class IdentifiabilityMonitor(L.Callback):
+    """Measures identifiability and effective attention in every validation and test, of any LightningModule.
+
+    A fixed, seeded sample of texts is measured: null space, margin and effective attention of every head, in float64,
+    outside autograd and autocast. Logged are `val/identifiability/nullity` and the others of
+    `identiformer.train.metrics.MEASURES`, as means over all (text, head) pairs (the margin's median), and the same per
+    layer, `val/layer_0/identifiability/nullity`. While fitting, one line per layer, head and length bucket goes to
+    `identifiability.jsonl`. What cannot be measured is counted and reported in one `MonitorWarning`.
+
+    Args:
+        texts: How many texts of the loader are measured; None: all.
+        seed: Chooses them, with the number of texts.
+        folder: Where `identifiability.jsonl` is written. None: the logger's folder.
+    """
+
+    def __init__(self, texts: int | None = 256, seed: int = 0, folder: str | None = None):
+        self.texts, self.seed, self.folder = texts, seed, folder
+        self.measures = HeadMeasures()
+        self._hooks = ExitStack()
+        self._records: list[HeadRecord] = []
+        self._chosen: set[int] | None = None
+        self._seen = self._failed = 0
+        self._warned = False
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin to record."""
+        self._start(trainer, pl_module, trainer.val_dataloaders)
+
+    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin to record."""
+        self._start(trainer, pl_module, trainer.test_dataloaders)
+
+    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        """Measure the chosen texts of the batch."""
+        self._measure_batch()
+
+    def on_test_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        """Measure the chosen texts of the batch."""
+        self._measure_batch()
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log what was measured."""
+        self._finish(trainer, pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log what was measured."""
+        self._finish(trainer, pl_module, "test")
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Take the hooks off the model."""
+        self._hooks.close()
+
+    def _start(self, trainer: L.Trainer, pl_module: L.LightningModule, loader: Any) -> None:
+        self._hooks.close()
+        self.measures.reset()
+        self._seen = self._failed = 0
+        self._records = []
+        if trainer.sanity_checking:
+            return
+        with self._never_fail():
+            if trainer.world_size > 1:
+                self.measures.to(pl_module.device)
+            self._chosen = self._choose(loader)
+            self._records = self._hooks.enter_context(record_heads(pl_module))
+
+    def _choose(self, loader: Any) -> set[int] | None:
+        """Positions of the measured texts in the order of the loader; None: all."""
+        try:
+            number = len(loader.dataset)
+        except (AttributeError, TypeError):
+            return None if self.texts is None else set(range(self.texts))
+        if self.texts is None or self.texts >= number:
+            return None
+        generator = torch.Generator().manual_seed(self.seed)
+        return set(torch.randperm(number, generator=generator)[: self.texts].tolist())
+
+    def _measure_batch(self) -> None:
+        if not self._records:
+            return
+        size = len(self._records[0].hidden)
+        texts = [text for text in range(size) if self._chosen is None or self._seen + text in self._chosen]
+        self._seen += size
+        try:
+            with self._never_fail():
+                for record in self._records if texts else []:
+                    self._measure(record.select(torch.tensor(texts, device=record.hidden.device)))
+        finally:
+            self._records.clear()
+
+    def _measure(self, record: HeadRecord) -> None:
+        try:
+            with torch.no_grad(), torch.autocast(record.hidden.device.type, enabled=False):
+                self.measures.update(record.layer, _lengths(record), measure_heads(record))
+        except ValueError:
+            if len(record.hidden) == 1:
+                self._failed += 1
+                return
+            for text in range(len(record.hidden)):
+                self._measure(record.select(torch.tensor([text], device=record.hidden.device)))
+
+    def _finish(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._hooks.close()
+        if trainer.sanity_checking:
+            return
+        with self._never_fail():
+            summary = self.measures.compute()
+            pl_module.log_dict({f"{stage}/{name}": value for name, value in summary.items()})
+            if trainer.state.fn == "fit" and trainer.is_global_zero:
+                self._write(trainer)
+        if self._failed:
+            self._warn(f"{self._failed} (text, layer) pairs hold numbers that are not finite and were not measured.")
+
+    def _write(self, trainer: L.Trainer) -> None:
+        """Append a line per layer, head and length bucket."""
+        folder = self.folder or trainer.log_dir
+        if folder is None:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with (Path(folder) / "identifiability.jsonl").open("a", encoding="utf-8") as file:
+            for group in self.measures.groups():
+                keys = {"epoch": trainer.current_epoch, "step": trainer.global_step} | group._asdict()
+                file.write(json.dumps(keys | keys.pop("measures")) + "\n")
+
+    @contextmanager
+    def _never_fail(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._warn(f"identifiability was not measured: {type(error).__name__}: {error}")
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(MonitorWarning(message), stacklevel=3)
+
+
+def _lengths(record: HeadRecord) -> Tensor:
+    """Kept tokens of each text, *(texts,)*."""
+    batch, tokens, _ = record.hidden.shape
+    return torch.full((batch,), tokens) if record.keep is None else record.keep.sum(1).cpu()
+
+
+class PredictionRecorder(L.Callback):
+    """Keeps the row numbers and class probabilities of the test texts."""
+
+    def __init__(self):
+        self.rows: list[Tensor] = []
+        self.probabilities: list[Tensor] = []
+
+    def on_test_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *args: Any
+    ) -> None:
+        """Take a batch's predictions to the CPU."""
+        self.rows.append(batch["row"].cpu())
+        self.probabilities.append(outputs.cpu())

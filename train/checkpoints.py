@@ -1,0 +1,30 @@
+"""Checkpoints that are whole or not there."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+
+class WholeCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its target and renames it, so that no fault leaves half a file or loses the last one."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write the whole checkpoint to disk before it takes the place of `path`."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        try:
+            with part.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read plain types and tensors; nothing is ever unpickled."""
+        return super().load_checkpoint(path, map_location, weights_only=True)

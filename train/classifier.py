@@ -1,0 +1,79 @@
+"""The LightningModule that trains any Hugging Face sequence classifier."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+
+
+class TextClassifier(L.LightningModule):
+    """Trains `model` by cross-entropy; logs accuracy, macro F1 and loss of validation and test.
+
+    Args:
+        model: Takes `input_ids` and `attention_mask`, gives `logits` *(batch, classes)*.
+        optimizer: From parameters to an optimizer.
+        scheduler: From an optimizer and `total_steps` to a learning rate scheduler that steps with every batch.
+        class_weight: Weight of each class in the training loss *(classes,)*.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler] | None = None,
+        class_weight: Tensor | None = None,
+    ):
+        super().__init__()
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.register_buffer("class_weight", class_weight, persistent=False)
+        classes = model.config.num_labels
+        scores = MetricCollection(
+            {
+                "accuracy": MulticlassAccuracy(classes, average="micro"),
+                "macro_f1": MulticlassF1Score(classes, average="macro"),
+            }
+        )
+        self.scores = nn.ModuleDict({stage: scores.clone(prefix=f"{stage}/") for stage in ("val", "test")})
+        self.losses = nn.ModuleDict({stage: MeanMetric() for stage in ("val", "test")})
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Logits *(batch, classes)* of a batch, whatever else it holds."""
+        return self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        """The weighted cross-entropy of a batch."""
+        loss = F.cross_entropy(self(batch), batch["labels"], self.class_weight)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        """Score a batch; the probabilities of its classes *(batch, classes)*."""
+        return self._evaluate(batch, "val")
+
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        """Score a batch; the probabilities of its classes *(batch, classes)*."""
+        return self._evaluate(batch, "test")
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer over all trainable parameters, and the scheduler by step."""
+        optimizer = self.optimizer([parameter for parameter in self.parameters() if parameter.requires_grad])
+        if self.scheduler is None:
+            return optimizer
+        scheduler = self.scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def _evaluate(self, batch: dict[str, Tensor], stage: str) -> Tensor:
+        logits = self(batch).float()
+        scores, loss = self.scores[stage], self.losses[stage]
+        scores.update(logits, batch["labels"])
+        loss.update(F.cross_entropy(logits, batch["labels"], reduction="none"))
+        shown = {"prog_bar": stage == "val", "batch_size": len(logits)}
+        self.log_dict(scores, **shown)
+        self.log(f"{stage}/loss", loss, batch_size=len(logits))
+        return logits.softmax(-1)

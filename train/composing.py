@@ -1,0 +1,69 @@
+"""From a user's overrides to a whole config, with a user's mistakes in one sentence."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from ..models.layers.presets import head_size
+from .errors import UserError, near_match
+
+OmegaConf.register_new_resolver("head_size", head_size, replace=True)
+
+
+def compose_config(overrides: Sequence[str]) -> DictConfig:
+    """The config of `identiformer train` with overrides as Hydra writes them, every reference resolved.
+
+    Raises:
+        UserError: If an override names what is not there, or has a value that cannot be.
+    """
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("identiformer.conf", version_base="1.3"):
+            cfg = compose("train", list(overrides), return_hydra_config=True)
+            preset = cfg.hydra.runtime.choices["layer"]
+            with open_dict(cfg):
+                del cfg["hydra"]
+            cfg.preset = preset
+            OmegaConf.resolve(cfg)
+            return cfg
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_explain(error)) from None
+
+
+def override(key: str, value: str) -> str:
+    """`key=value` as Hydra reads it, for a value that is to arrive exactly as it is."""
+    value = re.sub(r"(\\*)(\$\{)", lambda match: match[1] * 2 + "\\" + match[2], value)  # OmegaConf's escapes
+    value = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value)  # Hydra's
+    return f"{key}='{value}'"
+
+
+def _explain(error: Exception) -> str:
+    """One sentence for an error of Hydra's or OmegaConf's."""
+    message = str(error)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = error.missing_cfg_file.rpartition("/")
+        options = error.options or []
+        return f"There is no {group} {option!r}; choose among {', '.join(options)}.{near_match(option, options)}"
+    if found := re.search(r"Could not override '(\S+)'", message):
+        return _unknown_key(found[1])
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.strip().startswith("full_key")]
+    return " ".join([line for line in lines if "See https://" not in line][:2])
+
+
+def _unknown_key(key: str) -> str:
+    with initialize_config_module("identiformer.conf", version_base="1.3"):
+        keys = list(_keys(OmegaConf.to_container(compose("train"), resolve=False)))
+    return f"There is no option {key!r}.{near_match(key, keys)} To add one all the same, write +{key}=..."
+
+
+def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{key}.")

@@ -1,0 +1,1 @@
+"""Texts: reading them, their labels, their vocabulary, their batches."""

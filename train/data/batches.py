@@ -1,0 +1,79 @@
+"""Batches of texts of similar length, in an order that a seed and an epoch determine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Sampler
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+SORTED_TOGETHER = 50  # batches' worth of shuffled texts that are sorted by length among themselves
+
+
+class LengthBatchSampler(Sampler[list[int]]):
+    """Batches of places of texts of similar length.
+
+    Shuffled, texts are put in random order, sorted by length within blocks, cut into batches, and the batches put in random
+    order; the random numbers come from (seed, epoch) alone. Not shuffled, texts are sorted by length.
+    """
+
+    def __init__(self, lengths: np.ndarray, batch_size: int, *, shuffle: bool, seed: int = 0):
+        self.lengths, self.batch_size, self.shuffle, self.seed = lengths, batch_size, shuffle, seed
+        self.epoch = self.start = 0
+        self.sampler = self  # where Lightning looks for set_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of another epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._batches()[self.start :])
+
+    def _batches(self) -> list[list[int]]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        size, number = self.batch_size, len(self.lengths)
+        places = generator.permutation(number) if self.shuffle else np.arange(number)
+        block = size * SORTED_TOGETHER if self.shuffle else max(number, 1)
+        blocks = [places[start : start + block] for start in range(0, number, block)]
+        ordered = np.concatenate([part[np.argsort(self.lengths[part], kind="stable")] for part in blocks] or [places])
+        batches = [ordered[start : start + size].tolist() for start in range(0, number, size)]
+        if self.shuffle:
+            generator.shuffle(batches)
+        return batches
+
+
+class PositionedLoader(DataLoader):
+    """A loader that knows how many batches of which epoch it has given, so that training can go on in mid-epoch."""
+
+    def __init__(self, dataset: Any, sampler: LengthBatchSampler, tokenizer: PreTrainedTokenizerBase, workers: int = 0):
+        self.sampler_of_batches = sampler
+        self.position = 0
+        super().__init__(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=DataCollatorWithPadding(tokenizer),
+            num_workers=workers,
+            generator=torch.Generator(),
+        )
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        sampler = self.sampler_of_batches
+        self.generator.manual_seed(sampler.seed + sampler.epoch)
+        self.position = sampler.start
+        for batch in super().__iter__():
+            self.position += 1
+            yield batch
+        sampler.start = self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the loader stands."""
+        return {"epoch": self.sampler_of_batches.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on from there, in the next iteration."""
+        self.sampler_of_batches.set_epoch(state["epoch"])
+        self.sampler_of_batches.start = self.position = state["position"]

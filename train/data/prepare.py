@@ -1,0 +1,178 @@
+"""From a data config to tokenised splits, label names and a tokenizer, with a report of what became of every row."""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ..errors import UserError
+from .labels import encode_labels, label_names
+from .reading import Columns, read_file
+from .splits import stratified_split
+from .tokenizer import train_word_tokenizer
+
+SPLITS = ("train", "validation", "test")
+ENDINGS = (".parquet", ".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
+EMBEDDED = Path(__file__).parent
+
+
+@dataclass
+class FileReport:
+    """Rows of a file: how many were read, and how many were left out for which reason."""
+
+    read: int
+    dropped: dict[str, int]
+
+
+@dataclass
+class SplitReport:
+    """Rows of a split.
+
+    Attributes:
+        labels: Rows by label name.
+        unknown: Rows left out because the train split has not their label.
+        longest: Tokens of the longest text before it was cut, special tokens counted.
+        cut: Texts cut at `max_length`.
+        lengths: Tokens of each text after cutting.
+    """
+
+    labels: dict[str, int]
+    unknown: int
+    longest: int
+    cut: int
+    lengths: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """Rows in all."""
+        return sum(self.labels.values())
+
+
+@dataclass
+class TextData:
+    """All that a run needs to know of its data.
+
+    Attributes:
+        splits: Tokenised rows: `row`, `input_ids`, `attention_mask`, `labels`.
+        label_names: Class names in the order of their numbers.
+        tokenizer: The tokenizer, whose `model_max_length` is the length at which texts are cut.
+        columns: Where texts and labels were read.
+        files: Report per file, by the split that it was given for.
+        reports: Report per split.
+        content_hash: Hash of all texts and labels.
+    """
+
+    splits: dict[str, Dataset]
+    label_names: list[str]
+    tokenizer: PreTrainedTokenizerBase
+    columns: Columns
+    files: dict[str, FileReport]
+    reports: dict[str, SplitReport]
+    content_hash: str
+
+
+def prepare(data: Any) -> TextData:
+    """Read, split, label and tokenise what a data config (`conf/data/`) names.
+
+    Raises:
+        UserError: If the files or their labels do not allow training.
+    """
+    columns = Columns(tuple(data.text), data.label, data.encoding, data.separator)
+    read = {split: read_file(path, columns) for split, path in _files(data).items()}
+    files, splits = {}, {}
+    for split, dataset in read.items():
+        splits[split], files[split] = drop_unusable(dataset, empty_texts=data.empty_texts)
+    splits = _missing_splits(splits, data)
+    names = label_names(splits["train"]["label"][:])
+    labelled = {split: encode_labels(splits[split], names, split, data.unknown_labels) for split in splits}
+    texts = (_join(text, "[SEP]") for text in splits["train"]["text"])
+    tokenizer = train_word_tokenizer(texts, data.vocab_size, data.max_length)
+    tokenised = {split: tokenize(dataset, tokenizer) for split, (dataset, _) in labelled.items()}
+    reports = {split: _report(tokenised[split], names, labelled[split][1], data.max_length) for split in splits}
+    return TextData(tokenised, names, tokenizer, columns, files, reports, _content_hash(splits))
+
+
+def tokenize(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Replace `text` by `input_ids` and `attention_mask`, cut at the tokenizer's length; `length` is that before."""
+    separator = f" {tokenizer.sep_token} " if tokenizer.sep_token else " "
+
+    def encode(batch: dict[str, list]) -> dict[str, list]:
+        texts = [_join(text, separator) for text in batch["text"]]
+        whole = tokenizer(texts, verbose=False, return_token_type_ids=False)
+        cut = tokenizer(texts, truncation=True, return_token_type_ids=False)
+        return {**cut, "length": [len(ids) for ids in whole["input_ids"]]}
+
+    return dataset.map(encode, batched=True, remove_columns=["text", "label"])
+
+
+def drop_unusable(dataset: Dataset, empty_texts: str) -> tuple[Dataset, FileReport]:
+    """Leave out rows without a label and, unless `empty_texts` is "keep", rows whose text has nothing to read."""
+    reasons = [
+        "no label" if label is None else "empty text" if empty_texts == "drop" and not _readable(text) else None
+        for text, label in zip(dataset["text"], dataset["label"], strict=True)
+    ]
+    kept = [place for place, reason in enumerate(reasons) if reason is None]
+    dropped = Counter(reason for reason in reasons if reason)
+    return (dataset.select(kept) if dropped else dataset), FileReport(len(dataset), dict(dropped))
+
+
+def _files(data: Any) -> dict[str, str]:
+    """The file of each split that has one."""
+    folder = EMBEDDED / data.embedded if data.embedded else data.folder and Path(data.folder)
+    if not folder:
+        files = {split: data[split] for split in SPLITS if data[split]}
+    elif folder.is_dir():
+        files = {path.stem: str(path) for path in folder.iterdir() if path.stem in SPLITS and path.suffix in ENDINGS}
+    else:
+        raise UserError(f"There is no folder {str(folder)!r}.")
+    if "train" not in files:
+        raise UserError(f"{folder or 'data'}: there is nothing to train on; give a file by --data, or data.train.")
+    return files
+
+
+def _missing_splits(splits: dict[str, Dataset], data: Any) -> dict[str, Dataset]:
+    """Take from the train split what has no file of its own: 10 % for validation, 10 % for test of a single file."""
+    missing = {"validation"} - splits.keys() | ({"test"} if splits.keys() == {"train"} else set())
+    if not missing:
+        return splits
+    train, names = splits["train"], [split for split in SPLITS if split == "train" or split in missing]
+    shares = [1 - 0.1 * len(missing)] + [0.1] * len(missing)
+    parts = stratified_split(train["label"][:], shares, data.split_seed)
+    taken = {name: train.select(part) for name, part in zip(names, parts, strict=True)}
+    if empty := [name for name, part in taken.items() if not len(part)]:
+        raise UserError(f"The file has {len(train)} usable rows, too few for a {empty[0]} split; give one of its own.")
+    merged = {**splits, **taken}
+    return {split: merged[split] for split in SPLITS if split in merged}
+
+
+def _report(dataset: Dataset, names: list[str], unknown: int, max_length: int) -> SplitReport:
+    whole = np.asarray(dataset["length"], dtype=int)
+    counts = np.bincount(dataset["labels"], minlength=len(names)).tolist()
+    return SplitReport(
+        labels=dict(zip(names, counts, strict=True)),
+        unknown=unknown,
+        longest=int(whole.max(initial=0)),
+        cut=int((whole > max_length).sum()),
+        lengths=whole.clip(max=max_length),
+    )
+
+
+def _content_hash(splits: dict[str, Dataset]) -> str:
+    digest = hashlib.sha256()
+    for split, dataset in splits.items():
+        for row, text, label in zip(dataset["row"], dataset["text"], dataset["label"], strict=True):
+            digest.update(repr((split, row, text, label)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _join(text: list[str | None], separator: str) -> str:
+    return separator.join(column or "" for column in text)
+
+
+def _readable(text: list[str | None]) -> bool:
+    return any(character.isprintable() and not character.isspace() for column in text for character in column or "")
