@@ -1,4 +1,4 @@
-"""Training, measuring and comparing: Lightning, torchmetrics and Hydra. The same from Python as from the command line."""
+"""Training, measuring and comparing: the same from Python as from the command line."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -139,8 +139,8 @@ class IdentifiabilityMonitor(L.Callback):
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / "identifiability.jsonl").open("a", encoding="utf-8") as file:
             for group in self.measures.groups():
-                keys = {"epoch": trainer.current_epoch, "step": trainer.global_step} | group._asdict()
-                file.write(json.dumps(keys | keys.pop("measures")) + "\n")
+                line = {"epoch": trainer.current_epoch, "step": trainer.global_step, **group._asdict()}
+                file.write(json.dumps(line | line.pop("measures")) + "\n")
 
     @contextmanager
     def _never_fail(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its target and renames it, so that no fault leaves half a file or loses the last one."""
+    """Writes a checkpoint beside its target and renames it, so that no fault loses the last whole one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write the whole checkpoint to disk before it takes the place of `path`."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+from transformers import PreTrainedModel
 
 
 class TextClassifier(L.LightningModule):
@@ -23,16 +24,17 @@ class TextClassifier(L.LightningModule):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: PreTrainedModel,
         *,
         optimizer: Callable[..., torch.optim.Optimizer],
         scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler] | None = None,
         class_weight: Tensor | None = None,
     ):
         super().__init__()
-        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.model, self.make_optimizer, self.make_scheduler = model, optimizer, scheduler
+        self.class_weight: Tensor | None
         self.register_buffer("class_weight", class_weight, persistent=False)
-        classes = model.config.num_labels
+        classes: Any = model.config.num_labels
         scores = MetricCollection(
             {
                 "accuracy": MulticlassAccuracy(classes, average="micro"),
@@ -62,15 +64,16 @@ class TextClassifier(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer over all trainable parameters, and the scheduler by step."""
-        optimizer = self.optimizer([parameter for parameter in self.parameters() if parameter.requires_grad])
-        if self.scheduler is None:
+        optimizer = self.make_optimizer([parameter for parameter in self.parameters() if parameter.requires_grad])
+        if self.make_scheduler is None:
             return optimizer
-        scheduler = self.scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
+        scheduler = self.make_scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def _evaluate(self, batch: dict[str, Tensor], stage: str) -> Tensor:
         logits = self(batch).float()
-        scores, loss = self.scores[stage], self.losses[stage]
+        scores: Any = self.scores[stage]
+        loss: Any = self.losses[stage]
         scores.update(logits, batch["labels"])
         loss.update(F.cross_entropy(logits, batch["labels"], reduction="none"))
         shown = {"prog_bar": stage == "val", "batch_size": len(logits)}

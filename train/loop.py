@@ -133,8 +133,8 @@ def score_best(
     trainer: L.Trainer, module: TextClassifier, data: TextData, cfg: DictConfig
 ) -> tuple[dict[str, float], pd.DataFrame | None]:
     """Load the best checkpoint; validate and test it with the monitor. Scores by name, and the test predictions."""
-    best = trainer.checkpoint_callback.best_model_path if trainer.checkpoint_callback else None
-    arguments = {"ckpt_path": best or None, "verbose": False, "weights_only": True}
+    best = getattr(trainer.checkpoint_callback, "best_model_path", None)
+    arguments: Any = {"ckpt_path": best or None, "verbose": False, "weights_only": True}
     scores = dict(trainer.validate(module, loader(data, "validation", cfg), **arguments)[0])
     if "test" not in data.splits:
         return scores, None
@@ -146,18 +146,17 @@ def score_best(
 def _predictions(recorder: PredictionRecorder, data: TextData) -> pd.DataFrame:
     """Test rows in file order with true label, predicted label and probabilities."""
     rows, probabilities = torch.cat(recorder.rows), torch.cat(recorder.probabilities)
-    order = rows.argsort()
-    best, predicted = probabilities[order].max(1)
-    test = data.splits["test"].with_format("numpy")
-    names = pd.Series(data.label_names)
+    best, predicted = probabilities.max(1)
+    test = data.splits["test"]
+    labels = dict(zip(test["row"][:], test["labels"][:], strict=True))
     table = {
-        "row": rows[order].numpy(),
-        "label": names[test["labels"][:][test["row"][:].argsort()]].array,
-        "predicted": names[predicted.numpy()].array,
+        "row": rows.numpy(),
+        "label": [data.label_names[labels[row]] for row in rows.tolist()],
+        "predicted": [data.label_names[number] for number in predicted.tolist()],
         "probability": best.numpy(),
     }
-    classes = {f"probability_{name}": probabilities[order, number] for number, name in enumerate(data.label_names)}
-    return pd.DataFrame(table | {name: column.numpy() for name, column in classes.items()})
+    classes = {f"probability_{name}": probabilities[:, number] for number, name in enumerate(data.label_names)}
+    return pd.DataFrame(table | {name: column.numpy() for name, column in classes.items()}).sort_values("row")
 
 
 def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: dict[str, float]) -> dict[str, Any]:

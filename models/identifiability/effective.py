@@ -32,7 +32,8 @@ def effective_attention(
 ) -> Float[Tensor, "*batch n n"]:
     """The smallest matrix with the head's output: `A U U^T`, U an orthonormal basis of col(T).
 
-    Source: 1908.04211, section 3.2, where it is written as A less its projection on the left null space of T. Entries may be negative and rows need not sum to 1. With `preserve_sum` (ours) rows keep their sums,
+    Source: 1908.04211, section 3.2, where it is A less its projection on the left null space of T. Entries may be
+    negative and rows need not sum to 1. With `preserve_sum` (ours) rows keep their sums,
     `(row sum) / n 1^T + A U_c U_c^T`, so that the map equals the raw one wherever the head is identifiable.
 
     Args:

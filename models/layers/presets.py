@@ -39,8 +39,8 @@ def standard_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]
 
 def small_key_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]) -> EncoderLayer:
     """The decoupled *Con* layer of 2106.01269: as `standard_layer`, with half the key size."""
-    sizes = {"default_key": head_size(d_model, num_heads, 2), "default_value": head_size(d_model, num_heads)}
-    return _build(d_model, num_heads, **sizes, **options)
+    small, size = head_size(d_model, num_heads, parts=2), head_size(d_model, num_heads)
+    return _build(d_model, num_heads, default_key=small, default_value=size, **options)
 
 
 def identifiable_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]) -> EncoderLayer:

@@ -14,8 +14,8 @@ SORTED_TOGETHER = 50  # batches' worth of shuffled texts that are sorted by leng
 class LengthBatchSampler(Sampler[list[int]]):
     """Batches of places of texts of similar length.
 
-    Shuffled, texts are put in random order, sorted by length within blocks, cut into batches, and the batches put in random
-    order; the random numbers come from (seed, epoch) alone. Not shuffled, texts are sorted by length.
+    Shuffled, texts are put in random order, sorted by length within blocks, cut into batches, and the batches put in
+    random order; the random numbers come from (seed, epoch) alone. Not shuffled, texts are sorted by length.
     """
 
     def __init__(self, lengths: np.ndarray, batch_size: int, *, shuffle: bool, seed: int = 0):
@@ -52,17 +52,18 @@ class PositionedLoader(DataLoader):
     def __init__(self, dataset: Any, sampler: LengthBatchSampler, tokenizer: PreTrainedTokenizerBase, workers: int = 0):
         self.sampler_of_batches = sampler
         self.position = 0
+        self.order = torch.Generator()
         super().__init__(
             dataset,
             batch_sampler=sampler,
             collate_fn=DataCollatorWithPadding(tokenizer),
             num_workers=workers,
-            generator=torch.Generator(),
+            generator=self.order,
         )
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         sampler = self.sampler_of_batches
-        self.generator.manual_seed(sampler.seed + sampler.epoch)
+        self.order.manual_seed(sampler.seed + sampler.epoch)
         self.position = sampler.start
         for batch in super().__iter__():
             self.position += 1

@@ -35,9 +35,10 @@ def encode_labels(dataset: Dataset, names: list[str], split: str, unknown: str =
     strangers = Counter(label for label in labels if label not in numbers)
     if strangers and unknown != "drop":
         label, count = strangers.most_common(1)[0]
+        rows = "1 row" if count == 1 else f"{count:,} rows"
         raise UserError(
-            f"The {split} split has the label {label!r} in {count} {'row' if count == 1 else 'rows'}, and the train split "
-            f"has not.{near_match(label, names)} Mend it, or leave such rows out by data.unknown_labels=drop."
+            f"The {split} split has the label {label!r} in {rows}, and the train split has not."
+            f"{near_match(label, names)} Mend it, or leave such rows out by data.unknown_labels=drop."
         )
     if strangers:
         dataset = dataset.select([place for place, label in enumerate(labels) if label in numbers])

@@ -130,6 +130,7 @@ def _files(data: Any) -> dict[str, str]:
         files = {path.stem: str(path) for path in folder.iterdir() if path.stem in SPLITS and path.suffix in ENDINGS}
     else:
         raise UserError(f"There is no folder {str(folder)!r}.")
+    files = {split: files[split] for split in SPLITS if split in files}
     if "train" not in files:
         raise UserError(f"{folder or 'data'}: there is nothing to train on; give a file by --data, or data.train.")
     return files

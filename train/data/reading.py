@@ -133,7 +133,7 @@ def _check_header(header: list[str], path: Path, columns: Columns, separator: st
     if missing := [name for name in columns.names if name not in header]:
         hint = near_match(missing[0], header)
         if separator and len(header) == 1 and not hint:
-            hint = f" The whole first line was read as one column: is {separator!r} the separator? If not, see --separator."
+            hint = f" Is {separator!r} what separates the columns? If not, give the separator by --separator."
         raise UserError(f"{path}: there is no column {missing[0]!r} among {', '.join(map(repr, header))}.{hint}")
     if doubled := [name for name in columns.names if header.count(name) > 1]:
         raise UserError(f"{path}: {header.count(doubled[0])} columns are called {doubled[0]!r}; rename all but one.")

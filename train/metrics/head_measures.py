@@ -111,7 +111,7 @@ class HeadMeasures(Metric):
 
 
 def summarise(rows: Tensor) -> dict[str, float]:
-    """The mean or median of each measure over rows *(triples, 3 + measures)*; a measure without a number is left out."""
+    """The mean or median of each measure over rows *(triples, 3 + measures)*; one without a number is left out."""
     summary = {}
     for name, column in zip(MEASURES, rows[:, 3:].unbind(1), strict=True):
         numbers = column[~column.isnan()]

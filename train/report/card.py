@@ -30,9 +30,9 @@ classify = pipeline("text-classification", model="this folder")
 
 ## What identifiable means
 
-A head is identifiable on a text when its output determines its attention weights: no other weights that sum to 1 give the
-same output. `identifiable` is the share of (text, head) pairs for which that holds. It concerns each head's own output;
-it does not say that attention is the reason for the prediction.
+A head is identifiable on a text when its output determines its attention weights: no other weights that sum to 1 give
+the same output. `identifiable` is the share of (text, head) pairs for which that holds. It concerns each head's own
+output; it does not say that attention is the reason for the prediction.
 """
 
 FIGURES = (
