@@ -174,3 +174,9 @@ class PredictionRecorder(L.Callback):
         """Take a batch's predictions to the CPU."""
         self.rows.append(batch["row"].cpu())
         self.probabilities.append(outputs.cpu())
+
+    def gather(self) -> tuple[Tensor, Tensor]:
+        """Row numbers *(rows,)*, rising, and probabilities *(rows, classes)*."""
+        rows, probabilities = torch.cat(self.rows), torch.cat(self.probabilities)
+        order = rows.argsort()
+        return rows[order], probabilities[order]

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
 
@@ -115,7 +117,7 @@ def _overrides(context: typer.Context) -> list[str]:
 
 
 def _answer(work: Callable[[], Any]) -> None:
-    """Do the work; a user's mistake ends in its sentence and code 2."""
+    """Do the work; a user's mistake ends in its sentence and code 2, an interruption in 130, a fault of ours in 1."""
     try:
         work()
     except UserError as error:
@@ -123,6 +125,9 @@ def _answer(work: Callable[[], Any]) -> None:
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         raise typer.Exit(130) from None
+    except Exception:
+        traceback.print_exc()
+        raise typer.Exit(1) from None
 
 
 def _fail(message: str) -> None:

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..models.layers.presets import head_size
 from .errors import UserError, near_match
+from .schema import RunSettings
 
 OmegaConf.register_new_resolver("head_size", head_size, replace=True)
 
@@ -31,7 +32,8 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
                 del cfg["hydra"]
             cfg.preset = preset
             OmegaConf.resolve(cfg)
-            return cfg
+            typed = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
+            return OmegaConf.create(OmegaConf.to_container(typed))  # pyright: ignore[reportReturnType]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_explain(error)) from None
 
@@ -52,8 +54,9 @@ def _explain(error: Exception) -> str:
         return f"There is no {group} {option!r}; choose among {', '.join(options)}.{near_match(option, options)}"
     if found := re.search(r"Could not override '(\S+)'", message):
         return _unknown_key(found[1])
-    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.strip().startswith("full_key")]
-    return " ".join([line for line in lines if "See https://" not in line][:2])
+    message = message.removeprefix("ValueError raised while resolving interpolation: ")
+    key = f"{error.full_key}: " if isinstance(error, OmegaConfBaseException) and error.full_key else ""
+    return key + message.splitlines()[0]
 
 
 def _unknown_key(key: str) -> str:

@@ -82,6 +82,7 @@ def prepare(data: Any) -> TextData:
     Raises:
         UserError: If the files or their labels do not allow training.
     """
+    _check(data)
     columns = Columns(tuple(data.text), data.label, data.encoding, data.separator)
     read = {split: read_file(path, columns) for split, path in _files(data).items()}
     files, splits = {}, {}
@@ -119,6 +120,15 @@ def drop_unusable(dataset: Dataset, empty_texts: str) -> tuple[Dataset, FileRepo
     kept = [place for place, reason in enumerate(reasons) if reason is None]
     dropped = Counter(reason for reason in reasons if reason)
     return (dataset.select(kept) if dropped else dataset), FileReport(len(dataset), dict(dropped))
+
+
+def _check(data: Any) -> None:
+    for name, least in (("batch_size", 1), ("max_length", 2), ("vocab_size", 5)):
+        if data[name] < least:
+            raise UserError(f"data.{name} is {data[name]}: it must be at least {least}.")
+    for name, options in (("empty_texts", ("drop", "keep")), ("unknown_labels", ("error", "drop"))):
+        if data[name] not in options:
+            raise UserError(f"data.{name} is {data[name]!r}: choose {options[0]} or {options[1]}.")
 
 
 def _files(data: Any) -> dict[str, str]:

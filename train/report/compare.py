@@ -11,23 +11,26 @@ from scipy.stats import binomtest
 from ..errors import UserError
 
 NUMBER = "{:.3f}".format
-COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "macro F1": ("test/macro_f1", NUMBER),
+ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "layer": ("preset", str),
+    "seed": ("seed", str),
+    "test accuracy": ("test/accuracy", NUMBER),
+    "  95 % interval": ("test/accuracy_interval", lambda ends: f"[{ends[0]:.3f}, {ends[1]:.3f}]"),
+    "test macro F1": ("test/macro_f1", NUMBER),
     "parameters": ("parameters", "{:,}".format),
-    "train s": ("train_seconds", "{:.0f}".format),
+    "training, s": ("train_seconds", "{:.0f}".format),
     "identifiable": ("val/identifiability/identifiable", NUMBER),
-    "nullity": ("val/identifiability/nullity", "{:.1f}".format),
+    "nullity": ("val/identifiability/nullity", "{:.2f}".format),
     "margin": ("val/identifiability/margin", "{:.2g}".format),
     "Pearson": ("val/effective_attention/pearson", NUMBER),
-    "Pearson, sums kept": ("val/effective_attention/pearson_preserve_sum", NUMBER),
+    "  sums kept": ("val/effective_attention/pearson_preserve_sum", NUMBER),
     "residual": ("val/effective_attention/residual", NUMBER),
 }
+CAPTION = "identifiable to residual: means over (text, head) pairs of validation, the margin's median"
 
 
 def compare(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """The summaries of finished runs, with `run`, `test/accuracy_low` and `test/accuracy_high` added.
-
-    The two ends are Wilson's 95 % interval of the accuracy.
+    """The summaries of finished runs, with `run`, the folder's name, and `test/accuracy_interval`, Wilson's at 95 %.
 
     Raises:
         UserError: If a folder is not that of a finished run.
@@ -36,13 +39,12 @@ def compare(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 
 def comparison_table(summaries: list[dict[str, Any]]) -> Table:
-    """One row per run."""
-    table = Table("run", "layer", title="Accuracy on test; identifiability on validation", title_justify="left")
-    for name in ("accuracy [95 %]", *COLUMNS):
-        table.add_column(name, justify="right")
+    """One column per run."""
+    table = Table("run", caption=CAPTION, caption_justify="left")
     for summary in summaries:
-        cells = [shown(summary[key]) if key in summary else "-" for key, shown in COLUMNS.values()]
-        table.add_row(summary["run"], summary["preset"], _accuracy(summary), *cells)
+        table.add_column(summary["run"], justify="right", overflow="fold")
+    for name, (key, shown) in ROWS.items():
+        table.add_row(name, *(shown(summary[key]) if key in summary else "-" for summary in summaries))
     return table
 
 
@@ -54,12 +56,5 @@ def _read(folder: Path) -> dict[str, Any]:
     if "test/accuracy" in summary:
         rows = summary["test/rows"]
         interval = binomtest(round(summary["test/accuracy"] * rows), rows).proportion_ci(method="wilson")
-        summary |= {"test/accuracy_low": interval.low, "test/accuracy_high": interval.high}
+        summary["test/accuracy_interval"] = [interval.low, interval.high]
     return summary
-
-
-def _accuracy(summary: dict[str, Any]) -> str:
-    if "test/accuracy" not in summary:
-        return "-"
-    low, high = summary["test/accuracy_low"], summary["test/accuracy_high"]
-    return f"{summary['test/accuracy']:.3f} [{low:.3f}, {high:.3f}]"

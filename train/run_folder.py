@@ -1,0 +1,87 @@
+"""The folder of a run: what is in it, and how it is written."""
+
+import importlib.metadata
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+from transformers import PreTrainedModel
+
+from .callbacks import PredictionRecorder
+from .data.prepare import TextData
+from .report.card import write_card
+
+FORMAT_VERSION = 1
+PACKAGES = ("identiformer", "torch", "lightning", "transformers", "datasets", "tokenizers", "torchmetrics")
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a folder of this name and the time in `parent` that nobody else has, not even in the same second."""
+    parent.mkdir(parents=True, exist_ok=True)
+    stem, number = f"{name}-{datetime.now():%Y%m%d-%H%M%S}", 1
+    while True:
+        folder = parent / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            folder.mkdir()
+            return folder
+        except FileExistsError:
+            number += 1
+
+
+def save_inputs(folder: Path, cfg: DictConfig, data: TextData) -> None:
+    """Write what the run is made of: the config, and which row of its file is in which split."""
+    OmegaConf.save(cfg, folder / "config.yaml")
+    parts = [pd.DataFrame({"split": split, "row": rows["row"][:]}) for split, rows in data.splits.items()]
+    pd.concat(parts).to_parquet(folder / "split.parquet", index=False)
+
+
+def save_model(folder: Path, cfg: DictConfig, data: TextData, model: PreTrainedModel, summary: dict[str, Any]) -> None:
+    """Write a `save_pretrained` folder with all that a prediction needs, and a card."""
+    model.save_pretrained(folder)
+    data.tokenizer.save_pretrained(folder)
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "preset": cfg.preset,
+        "text": list(data.columns.text),
+        "label": data.columns.label,
+        "max_length": cfg.data.max_length,
+    }
+    write_json(folder / "identiformer.json", facts)
+    write_card(folder / "README.md", cfg.preset, cfg.command, summary)
+
+
+def prediction_table(recorder: PredictionRecorder, data: TextData) -> pd.DataFrame:
+    """Test rows in file order: `row`, `label`, `predicted`, `probability` and `probability_<class>`."""
+    rows, probabilities = recorder.gather()
+    best, predicted = probabilities.max(1)
+    test = data.splits["test"]
+    labels = dict(zip(test["row"][:], test["labels"][:], strict=True))
+    table = {
+        "row": rows.numpy(),
+        "label": [data.label_names[labels[row]] for row in rows.tolist()],
+        "predicted": [data.label_names[number] for number in predicted.tolist()],
+        "probability": best.numpy(),
+    }
+    classes = {f"probability_{name}": probabilities[:, number] for number, name in enumerate(data.label_names)}
+    return pd.DataFrame(table | {name: column.numpy() for name, column in classes.items()})
+
+
+def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: dict[str, float]) -> dict[str, Any]:
+    """All figures of a run, flat."""
+    rows = {f"{split}/rows": report.rows for split, report in data.reports.items()}
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "preset": cfg.preset,
+        "seed": cfg.seed,
+        "parameters": model.num_parameters(),
+        "data_hash": data.content_hash,
+    }
+    return scores | rows | facts | {f"versions/{name}": importlib.metadata.version(name) for name in PACKAGES}
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write one JSON object, for people to read."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
