@@ -1,5 +1,7 @@
 """Fixtures of the tests under models/. They import our package late: pytest's plugin for shapes must come first."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import settings
@@ -35,12 +37,18 @@ def keep() -> torch.Tensor:
 
 
 @pytest.fixture
-def make_config(preset):
-    """A config of `preset` in small, with other options as given."""
+def config_of():
+    """A function of a preset's name and options that gives a small config."""
     from identiformer.models import IdentiformerConfig
 
-    def make(**options):
+    def make(preset: str, **options):
         sizes = {"vocab_size": 29, "d_model": 12, "num_heads": 3, "num_layers": 2, "d_feedforward": 17}
         return IdentiformerConfig(**{**sizes, "max_length": 16, **PRESET_SIZES[preset], **options})
 
     return make
+
+
+@pytest.fixture
+def make_config(config_of, preset):
+    """The same for each preset in turn: a function of options alone."""
+    return partial(config_of, preset)
