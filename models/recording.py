@@ -59,6 +59,7 @@ class HeadRecord:
     @property
     def output_map(self) -> Tensor:
         """Each head's block of the output map, *(head, d_value, d_model)*; expanded where heads share it."""
+        self._refuse_changed()
         return self._per_head(_exact(self.heads.output_map.detach()), dim=0)
 
     @property
@@ -77,11 +78,14 @@ class HeadRecord:
         keep = None if self.keep is None else self.keep[texts]
         return replace(self, hidden=self.hidden[texts], keep=keep, bias=bias)
 
-    def _project(self, affine: Affine, number: int) -> Tensor:
+    def _refuse_changed(self) -> None:
         if self.versions != _versions(self.heads):
             raise RuntimeError(
                 f"Layer {self.layer}: the model changed after it was recorded; read records before that."
             )
+
+    def _project(self, affine: Affine, number: int) -> Tensor:
+        self._refuse_changed()
         hidden = _exact(zero_padding(self.hidden, self.keep))
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             return affine(hidden).unflatten(-1, (number, -1)).transpose(1, 2)
