@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import train
-    from .callbacks import IdentifiabilityMonitor, MonitorWarning
+    from .callbacks import IdentifiabilityMonitor
+    from .errors import MonitorWarning
     from .report.compare import compare
 
 __all__ = ["IdentifiabilityMonitor", "MonitorWarning", "compare", "train"]
@@ -12,7 +13,7 @@ __all__ = ["IdentifiabilityMonitor", "MonitorWarning", "compare", "train"]
 _HOMES = {
     "train": ".api",
     "IdentifiabilityMonitor": ".callbacks",
-    "MonitorWarning": ".callbacks",
+    "MonitorWarning": ".errors",
     "compare": ".report.compare",
 }
 

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from ..models import HeadRecord, record_heads
+from .errors import MonitorWarning
 from .metrics.head_measures import HeadMeasures, measure_heads
-
-
-class MonitorWarning(UserWarning):
-    """The monitor could not measure something. Training goes on."""
 
 
 class IdentifiabilityMonitor(L.Callback):

@@ -31,10 +31,11 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
             with open_dict(cfg):
                 del cfg["hydra"]
             cfg.preset = preset
-            OmegaConf.resolve(cfg)
-            typed = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
-            return OmegaConf.create(OmegaConf.to_container(typed))  # pyright: ignore[reportReturnType]
-    except (HydraException, OmegaConfBaseException) as error:
+            typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
+            for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
+                OmegaConf.resolve(section)
+            return typed
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error)) from None
 
 
@@ -46,7 +47,7 @@ def override(key: str, value: str) -> str:
 
 
 def _explain(error: Exception) -> str:
-    """One sentence for an error of Hydra's or OmegaConf's."""
+    """One sentence for an error of Hydra's or OmegaConf's, or of a resolver of ours."""
     message = str(error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
@@ -61,7 +62,9 @@ def _explain(error: Exception) -> str:
 
 def _unknown_key(key: str) -> str:
     with initialize_config_module("identiformer.conf", version_base="1.3"):
-        keys = list(_keys(OmegaConf.to_container(compose("train"), resolve=False)))
+        cfg = compose("train", return_hydra_config=True)
+    groups = list(cfg.hydra.runtime.choices)
+    keys = [*groups, *_keys(OmegaConf.to_container(cfg, resolve=False))]
     return f"There is no option {key!r}.{near_match(key, keys)} To add one all the same, write +{key}=..."
 
 

@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend."""
+"""What a user is told: the exception for what they can mend, and the monitor's warning."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UserError(Exception):
     """A user's mistake: its message is one sentence that says what, where, and what to do. Exit code 2."""
+
+
+class MonitorWarning(UserWarning):
+    """The monitor could not measure something. Training goes on."""
 
 
 def near_match(word: str, words: Iterable[str]) -> str:

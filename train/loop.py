@@ -31,6 +31,14 @@ from .errors import UserError
 from .report.console import describe_data, describe_layers
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
 
+UNCONCERNING = (
+    "does not have many workers",
+    "logs directory .* not empty",
+    "Checkpoint directory",
+    "training batches .* smaller than the logging interval",
+    ".*LeafSpec",
+)
+
 
 class RunResult(NamedTuple):
     """A finished run.
@@ -161,11 +169,6 @@ def calm_libraries(quiet: bool) -> Iterator[None]:
     if quiet or not sys.stderr.isatty():
         datasets.disable_progress_bars()
     with warnings.catch_warnings():
-        for message in (
-            "does not have many workers",
-            "logs directory .* not empty",
-            "Checkpoint directory",
-            "LeafSpec",
-        ):
+        for message in UNCONCERNING:
             warnings.filterwarnings("ignore", f".*{message}")
         yield

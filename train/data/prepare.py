@@ -142,7 +142,10 @@ def _files(data: Any) -> dict[str, str]:
         raise UserError(f"There is no folder {str(folder)!r}.")
     files = {split: files[split] for split in SPLITS if split in files}
     if "train" not in files:
-        raise UserError(f"{folder or 'data'}: there is nothing to train on; give a file by --data, or data.train.")
+        where = f"in {str(folder)!r}" if folder else "yet"
+        raise UserError(
+            f"There is nothing to train on {where}: give a file by --data, or data.folder with train in it."
+        )
     return files
 
 

@@ -1,0 +1,165 @@
+import gc
+import json
+import warnings
+import weakref
+
+import lightning as L
+import pytest
+import torch
+from identiformer.models import IdentiformerConfig, IdentiformerForSequenceClassification, standard_layer
+from identiformer.train import IdentifiabilityMonitor, MonitorWarning
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+class Anybody(L.LightningModule):
+    """A module that knows nothing of the monitor: no row numbers, tuples for batches, a layer of ours inside."""
+
+    def __init__(self, attention: nn.Module | None = None):
+        super().__init__()
+        self.embed = nn.Embedding(20, 12)
+        self.layer = standard_layer(12, 3, norm_first=True) if attention is None else attention
+        self.head = nn.Linear(12, 2)
+        self.seen = []
+
+    def forward(self, ids):
+        return self.head(self.layer(self.embed(ids)).mean(1))
+
+    def training_step(self, batch, _):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch, _):
+        hidden = self.embed(batch[0])
+        self.seen.append(weakref.ref(hidden))
+        self.head(self.layer(hidden).mean(1))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def _loader(rows=22, length=9):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 20, (rows, length), generator=generator)
+    return DataLoader(list(zip(ids, ids[:, 0] % 2, strict=True)), batch_size=4)
+
+
+def _trainer(monitor, folder, **options):
+    options = {"max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_checkpointing": False} | options
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
+    return L.Trainer(callbacks=[monitor], default_root_dir=folder, **options, **quiet)
+
+
+def test_it_measures_in_anybodys_module(tmp_path):
+    monitor = IdentifiabilityMonitor(texts=None, folder=str(tmp_path))
+    trainer = _trainer(monitor, tmp_path)
+    trainer.fit(Anybody(), _loader(), _loader())
+    logged = trainer.logged_metrics
+    assert logged["val/identifiability/nullity"] == 5  # 9 tokens, values of 4
+    assert logged["val/layer_0/identifiability/simplex_nullity"] == 4
+    assert logged["val/identifiability/identifiable"] == 0
+    lines = [json.loads(line) for line in (tmp_path / "identifiability.jsonl").read_text().splitlines()]
+    assert [(line["epoch"], line["head"], line["texts"]) for line in lines] == [
+        (epoch, head, 22) for epoch in (0, 1) for head in range(3)
+    ]
+    assert {(line["length_from"], line["length_to"]) for line in lines} == {(9, 16)}
+
+
+def test_a_fixed_sample_is_measured(tmp_path):
+    monitor, samples = IdentifiabilityMonitor(texts=7, seed=3), []
+    trainer = _trainer(monitor, tmp_path)
+    update = monitor.measures.update
+    monitor.measures.update = lambda layer, lengths, measures: (
+        samples.append(measures),
+        update(layer, lengths, measures),
+    )
+    module = Anybody()
+    trainer.validate(module, _loader(), verbose=False)
+    first = torch.cat(samples)
+    samples.clear()
+    trainer.validate(module, _loader(), verbose=False)
+    assert len(first) == 7
+    assert torch.equal(torch.cat(samples), first)
+
+
+def test_no_tensor_of_a_batch_outlives_it(tmp_path):
+    module = Anybody()
+    alive = []
+
+    class Watch(L.Callback):
+        def on_validation_batch_start(self, *_):
+            gc.collect()
+            alive.append(sum(reference() is not None for reference in module.seen))
+
+    monitor = IdentifiabilityMonitor(texts=None)
+    trainer = _trainer(monitor, tmp_path)
+    trainer.callbacks.append(Watch())
+    trainer.validate(module, _loader(), verbose=False)
+    assert alive == [0] * 6
+
+
+def test_the_model_is_left_as_it_was(tmp_path):
+    module = Anybody()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    _trainer(IdentifiabilityMonitor(), tmp_path).validate(module, _loader(), verbose=False)
+    assert not module.layer.attention._forward_pre_hooks
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+
+
+def test_training_is_the_same_with_and_without(tmp_path):
+    weights = []
+    for monitor in (IdentifiabilityMonitor(), L.Callback()):
+        L.seed_everything(0, verbose=False)
+        module = Anybody()
+        _trainer(monitor, tmp_path).fit(module, _loader(), _loader())
+        weights.append(module.head.weight)
+    assert torch.equal(*weights)
+
+
+@pytest.mark.filterwarnings("default::identiformer.train.errors.MonitorWarning")
+def test_a_module_without_known_attention_trains_and_warns_once(tmp_path):
+    trainer = _trainer(IdentifiabilityMonitor(), tmp_path)
+    with pytest.warns(MonitorWarning, match="no attention module that can be read") as caught:
+        trainer.fit(Anybody(nn.Identity()), _loader(), _loader())
+    assert trainer.current_epoch == 2
+    assert sum(issubclass(warning.category, MonitorWarning) for warning in caught) == 1
+
+
+@pytest.mark.filterwarnings("default::identiformer.train.errors.MonitorWarning")
+def test_texts_that_cannot_be_measured_are_counted_and_the_others_measured(tmp_path):
+    module = Anybody()
+    with torch.no_grad():
+        module.embed.weight[19] = torch.inf  # one token breaks the texts that hold it
+    loader = _loader()
+    broken = sum(bool((ids == 19).any()) for ids, _ in loader.dataset)
+    assert 0 < broken < 22
+    trainer = _trainer(IdentifiabilityMonitor(texts=None), tmp_path)
+    with pytest.warns(MonitorWarning, match=rf"^{broken} \(text, layer\) pairs"):
+        trainer.validate(module, loader, verbose=False)
+    assert trainer.logged_metrics["val/identifiability/nullity"] == 5
+
+
+def test_measuring_in_half_precision_gives_the_ranks_of_full_precision(tmp_path):
+    nullities = []
+    for precision in ("32-true", "bf16-mixed"):
+        torch.manual_seed(0)
+        trainer = _trainer(IdentifiabilityMonitor(texts=None), tmp_path, precision=precision)
+        trainer.validate(Anybody(), _loader(), verbose=False)
+        nullities.append(trainer.logged_metrics["val/identifiability/nullity"])
+    assert nullities[0] == nullities[1] == 5
+
+
+def test_texts_are_measured_without_their_padding(tmp_path):
+    class Padded(Anybody):
+        def __init__(self):
+            super().__init__(nn.Identity())
+            config = IdentiformerConfig(vocab_size=20, d_model=12, num_heads=3, max_length=40)
+            self.model = IdentiformerForSequenceClassification(config)
+
+        def validation_step(self, batch, _):
+            ids = nn.functional.pad(batch[0].clamp(min=1), (0, 30))
+            self.model(ids, attention_mask=(ids != 0).long())
+
+    trainer = _trainer(IdentifiabilityMonitor(texts=None), tmp_path)
+    with warnings.catch_warnings():
+        trainer.validate(Padded(), _loader(), verbose=False)
+    assert trainer.logged_metrics["val/identifiability/nullity"] == 5  # not 35

@@ -1,0 +1,17 @@
+"""Learning rates by step, for any number of steps."""
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from transformers import get_scheduler
+
+
+def one_cycle(optimizer: Optimizer, total_steps: int, *, max_lr: float, warmup: float) -> LRScheduler:
+    """Cosine up to `max_lr` over the share `warmup` of the steps, then a cosine down to nearly 0."""
+    steps = max(total_steps, 2)
+    # OneCycleLR divides by its rising steps less one: it needs two of them.
+    return OneCycleLR(optimizer, max_lr=max_lr, total_steps=steps, pct_start=max(warmup, 2 / steps))
+
+
+def warm_up(optimizer: Optimizer, total_steps: int, *, then: str, warmup: float) -> LRScheduler:
+    """Linear up to the optimizer's rate over the share `warmup` of the steps, then as transformers' `then` says."""
+    return get_scheduler(then, optimizer, num_warmup_steps=round(warmup * total_steps), num_training_steps=total_steps)
