@@ -188,7 +188,8 @@ def layer_null_space(
     stacked = torch.linalg.svdvals(heads.matrix.flatten(-3, -2))
     centred = torch.linalg.svdvals(heads.centred.flatten(-3, -2))
     tolerance = (tokens.clamp(min=values.shape[-1]) * FLOAT32_EPSILON * stacked[..., 0])[..., None]
-    merged = null_space(heads.matrix[..., 0, :, :], keep=heads.keep[..., 0, :]) if maps == number == 1 else None
+    one = maps == number == 1
+    merged = null_space(values[..., 0, :, :], output_map[0], keep=heads.keep[..., 0, :]) if one else None
     return LayerNullSpace(
         joint_nullity=tokens - (stacked > tolerance).sum(-1),
         joint_simplex_nullity=(tokens - num_heads - (centred > tolerance).sum(-1)).clamp(min=0),

@@ -38,6 +38,14 @@ def test_the_averaged_map_of_a_shared_value_head_is_identifiable():
         assert merged.item() == pytest.approx(expected.item(), rel=1e-9)
 
 
+def test_the_averaged_map_is_judged_by_the_value_size_as_a_head_is():
+    sizes = torch.ones(6, dtype=torch.float64)
+    sizes[5] = 1e-5  # between the tolerances of 6 values and of 512 outputs, 7e-7 and 6e-5
+    values, output_map = torch.diag(sizes), torch.eye(6, 512, dtype=torch.float64)
+    merged = layer_null_space(values[None], output_map[None], 8, "mean").merged
+    assert merged.rank == null_space(values, output_map).rank == 6
+
+
 CASES = {
     "concat": (4, 4, "concat"),
     "concat, two value heads": (2, 4, "concat"),

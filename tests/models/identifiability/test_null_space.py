@@ -93,6 +93,7 @@ def test_equals_the_reference_twin(n, d_value, d_model, mapped, seed):
 def test_identifiable_is_margin_above_the_tolerance(n, d_value, shrink, seed):
     values = gaussian(n, d_value, seed=seed)
     values[0] = values[-1] + 10.0**shrink * (values[0] - values[-1])  # two tokens nearly alike
+    values += 10.0 ** (seed % 9)  # and a part that all tokens share
     found = null_space(values)
     assert found.identifiable.item() == (found.margin.item() > reference.default_rtol(n, d_value))
 
@@ -196,6 +197,13 @@ def test_default_rtol_is_float32s_precision_times_the_larger_side(factor, rank, 
     values[0, 0] = values[1, 1] = 1.0
     values[2, 2] = factor * max(5, d_value) * float(np.finfo(np.float32).eps)
     assert null_space(values).rank.item() == rank
+
+
+def test_a_large_common_value_hides_differences_below_float32s_precision():
+    found = null_space(gaussian(5, 11) + 1e9)
+    assert (found.rank.item(), found.rank_with_ones.item()) == (1, 1)  # both judged by the size of T
+    assert not found.identifiable
+    assert 0 < found.margin < 1e-8
 
 
 # Measured traps.
