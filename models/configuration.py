@@ -74,6 +74,7 @@ class IdentiformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any):
         self._refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
+        self._check_sizes()
         if self.d_key is None:
             self.d_key = head_size(self.d_model, self.num_heads)
         if self.d_value is None:
@@ -83,11 +84,20 @@ class IdentiformerConfig(PreTrainedConfig):
         if self.d_feedforward is None:
             self.d_feedforward = 4 * self.d_model
 
+    def _check_sizes(self) -> None:
+        """Sizes that nothing can be made of; the layers check how the others fit."""
+        for name in ("d_model", "num_heads", "num_layers", "d_key", "d_value", "d_feedforward", "max_length"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise ValueError(f"{name} is {size}: it must be at least 1.")
+        if self.problem_type not in (None, "single_label_classification"):
+            raise ValueError(f"problem_type is {self.problem_type!r}: every text here has one label.")
+
     def _refuse_unknown(self, kwargs: dict[str, Any]) -> None:
         for name in kwargs:
-            if name.startswith("_") or name in _INHERITED or name in self.attribute_map or hasattr(type(self), name):
-                continue
             names = [field.name for field in fields(self)] + list(self.attribute_map)
+            is_property = isinstance(getattr(type(self), name, None), property)
+            if name.startswith("_") or name in _INHERITED or name in names or is_property:
+                continue
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"IdentiformerConfig has no argument {name!r}.{hint}")

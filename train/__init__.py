@@ -3,15 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import train
+    from .api import describe, train
     from .callbacks import IdentifiabilityMonitor
     from .errors import MonitorWarning
+    from .predicting import evaluate, predict
     from .report.compare import compare
 
-__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "compare", "train"]
+__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "compare", "describe", "evaluate", "predict", "train"]
 
 _HOMES = {
     "train": ".api",
+    "describe": ".api",
+    "evaluate": ".predicting",
+    "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",

@@ -1,8 +1,11 @@
 """The Python entries behind the commands."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from .calm import calm_libraries
 from .composing import compose_config, override
+from .data.prepare import ENDINGS, TextData, prepare
 from .loop import RunResult, run
 
 
@@ -34,16 +37,47 @@ def train(
     Raises:
         UserError: If a file, a label or an option does not allow training; one sentence says which.
     """
-    own = {
-        "data.train": data,
-        "data.validation": validation,
-        "data.test": test,
-        "data.label": label,
-        "data.encoding": encoding,
-        "data.separator": separator,
-        "command": command,
-    }
-    files = ["data=files"] if data else []
+    columns = {"data": data, "validation": validation, "test": test, "label": label}
+    own = _own(text=text, encoding=encoding, separator=separator, **columns)
+    return run(compose_config([*(["data=files"] if data else []), *overrides, *own, override("command", command)]))
+
+
+@calm_libraries()
+def describe(
+    source: str,
+    overrides: Sequence[str] = (),
+    *,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    encoding: str | None = None,
+    separator: str | None = None,
+) -> TextData:
+    """Read, split and tokenise a file, a folder of splits or a named data set, as training would, without training.
+
+    Args:
+        source: A file; a folder with files called train, validation and test; or the name of a data set in
+            `conf/data/`.
+        overrides: As on the command line: `["data.max_length=128"]`.
+        text: As in `train`, with the rest.
+        label: Name of the label column.
+        encoding: Encoding of the file.
+        separator: Character between its columns.
+
+    Raises:
+        UserError: If training on it would be refused.
+    """
+    own = _own(text=text, label=label, encoding=encoding, separator=separator)
+    if Path(source).is_dir():
+        chosen = ["data=folder", override("data.folder", source)]
+    elif Path(source).is_file() or Path(source).suffix in ENDINGS:
+        chosen = ["data=files", override("data.train", source)]
+    else:
+        chosen = [f"data={source}"]
+    return prepare(compose_config([*chosen, *overrides, *own]).data)
+
+
+def _own(*, text: Sequence[str] = (), data: str | None = None, **options: str | None) -> list[str]:
+    """Overrides from the options that people type by name."""
+    given = {"train": data, **options}
     columns = [f"data.text=[{','.join(override('', name)[1:] for name in text)}]"] if text else []
-    given = [override(key, value) for key, value in own.items() if value is not None]
-    return run(compose_config([*files, *overrides, *given, *columns]))
+    return [override(f"data.{key}", value) for key, value in given.items() if value is not None] + columns

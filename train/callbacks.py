@@ -169,8 +169,12 @@ class PredictionRecorder(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:
         """Take a batch's predictions to the CPU."""
-        self.rows.append(batch["row"].cpu())
-        self.probabilities.append(outputs.cpu())
+        self.record(batch["row"], outputs)
+
+    def record(self, rows: Tensor, probabilities: Tensor) -> None:
+        """Keep row numbers *(batch,)* and probabilities *(batch, classes)*."""
+        self.rows.append(rows.cpu())
+        self.probabilities.append(probabilities.cpu())
 
     def gather(self) -> tuple[Tensor, Tensor]:
         """Row numbers *(rows,)*, rising, and probabilities *(rows, classes)*."""

@@ -18,25 +18,24 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Data = Annotated[str | None, typer.Option("--data", help="File to train on; alone, it is split 80/10/10.")]
+Model = Annotated[str, typer.Argument(help="A run folder, its `model/`, a checkpoint folder, or a hub name.")]
+TrainData = Annotated[str | None, typer.Option("--data", help="File to train on; alone, it is split 80/10/10.")]
+Data = Annotated[str | None, typer.Option("--data", help="CSV, TSV, JSONL or parquet file.")]
 Validation = Annotated[str | None, typer.Option("--validation", help="File to validate on.")]
 Test = Annotated[str | None, typer.Option("--test", help="File to test on.")]
-Text = Annotated[list[str] | None, typer.Option("--text", help="Text column; give it again for a second one. [text]")]
-Label = Annotated[str | None, typer.Option("--label", help="Label column. [label]")]
-Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of the files. [utf-8]")]
-Separator = Annotated[str | None, typer.Option("--separator", help="Character between columns. [by the file's ending]")]
+Text = Annotated[list[str] | None, typer.Option("--text", help="Text column; give it again for a second one.")]
+Label = Annotated[str | None, typer.Option("--label", help="Label column.")]
+Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of the files, if not UTF-8.")]
+Separator = Annotated[
+    str | None, typer.Option("--separator", help="Character between columns, if not by the file's ending.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars, no tables.")]
-
-
-@app.callback()
-def identiformer() -> None:
-    """Keeps the commands apart even while there is one."""
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(
     context: typer.Context,
-    data: Data = None,
+    data: TrainData = None,
     validation: Validation = None,
     test: Test = None,
     text: Text = None,
@@ -71,6 +70,96 @@ def train(
             separator=separator,
             command=context.obj,
         )
+
+    _answer(work)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    data: Annotated[str, typer.Option("--data", help="Labelled CSV, TSV, JSONL or parquet file.")],
+    text: Text = None,
+    label: Label = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    drop_unknown: Annotated[bool, typer.Option(help="Leave out rows whose label the model does not know.")] = False,
+) -> None:
+    """Score a trained model on a labelled file, and measure its identifiability there.
+
+    Columns are those that the model was trained on, unless others are given.
+
+    Example: `identiformer evaluate runs/demo/standard-... --data more.csv`
+    """
+
+    def work() -> None:
+        from rich.console import Console
+
+        from .predicting import evaluate as run
+        from .report.console import describe_scores
+
+        unknown = "drop" if drop_unknown else "error"
+        options = {"encoding": encoding or "utf-8", "separator": separator, "unknown_labels": unknown}
+        Console().print(describe_scores(run(model, data, text=text or (), label=label, **options)))
+
+    _answer(work)
+
+
+@app.command()
+def predict(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; with k text columns, every k are one row.")] = None,
+    data: Data = None,
+    text: Text = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    output: Annotated[str | None, typer.Option("--output", help="CSV or JSONL file to write.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict the classes of texts or of a file's rows, in their order, leaving none out.
+
+    - `identiformer predict checkpoints/movie-snippets-identifiable "a fine film" "a dull one"`
+    - `identiformer predict runs/demo/standard-... --data new.csv --output predictions.csv`
+    """
+
+    def work() -> None:
+        from .predicting import predict as run
+        from .report.console import show_predictions, write_predictions
+
+        _check_output(output)
+        options = {"encoding": encoding or "utf-8", "separator": separator, "quiet": quiet}
+        table = run(model, texts or (), data=data, text=text or (), **options)
+        if output:
+            write_predictions(table, output)
+        else:
+            show_predictions(table, texts if len(texts or ()) == len(table) else None)
+
+    _answer(work)
+
+
+@app.command("data", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def describe_data(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="A file, a folder of splits, or the name of a data set.")],
+    text: Text = None,
+    label: Label = None,
+    encoding: Encoding = None,
+    separator: Separator = None,
+) -> None:
+    """Read a data set as training would, without training: rows, drops, labels, majority baseline, lengths, cuts.
+
+    - `identiformer data reviews.csv --text review --label stars data.max_length=128`
+    - `identiformer data ag_news`
+    """
+    overrides = _overrides(context)
+
+    def work() -> None:
+        from rich.console import Console
+
+        from .api import describe
+        from .report.console import describe_data as shown
+
+        options = {"label": label, "encoding": encoding, "separator": separator}
+        Console().print(shown(describe(source, overrides, text=text or (), **options)))
 
     _answer(work)
 
@@ -114,6 +203,11 @@ def _overrides(context: typer.Context) -> list[str]:
             options = [name for parameter in context.command.params for name in parameter.opts]
             _fail(f"There is no option {argument!r}.{near_match(argument, options)}")
     return list(context.args)
+
+
+def _check_output(output: str | None) -> None:
+    if output and not output.endswith((".csv", ".jsonl")):
+        raise UserError(f"--output {output!r}: give a name that ends in .csv or .jsonl.")
 
 
 def _answer(work: Callable[[], Any]) -> None:

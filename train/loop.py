@@ -1,43 +1,31 @@
 """A run from its config to its folder."""
 
-import logging
-import sys
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
 import lightning as L
-import transformers
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..models import IdentiformerConfig, IdentiformerForSequenceClassification
 from .callbacks import PredictionRecorder
+from .calm import calm_libraries
 from .checkpoints import WholeCheckpointIO
 from .classifier import TextClassifier
 from .data.batches import LengthBatchSampler, PositionedLoader
-from .data.prepare import TextData, prepare
+from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError
 from .report.console import describe_data, describe_layers
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
-
-UNCONCERNING = (
-    "does not have many workers",
-    "logs directory .* not empty",
-    "Checkpoint directory",
-    "training batches .* smaller than the logging interval",
-    ".*LeafSpec",
-)
 
 
 class RunResult(NamedTuple):
@@ -65,11 +53,15 @@ def run(cfg: DictConfig) -> RunResult:
     L.seed_everything(cfg.seed, workers=True, verbose=False)
     with calm_libraries(cfg.quiet):
         data = prepare(cfg.data)
+        data = one_batch(data, cfg.data.batch_size) if cfg.one_batch else data
         model = build_model(cfg, data)
         folder = new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
         save_inputs(folder, cfg, data)
         announce(cfg, data, model, folder)
-        module = TextClassifier(model, optimizer=build(cfg.optimizer), scheduler=build(cfg.scheduler))
+        weight = class_weight(cfg.class_weight, data)
+        module = TextClassifier(
+            model, optimizer=build(cfg.optimizer), scheduler=build(cfg.scheduler), class_weight=weight
+        )
         recorder = PredictionRecorder()
         trainer = build_trainer(cfg, folder, recorder)
         started = time.perf_counter()
@@ -119,6 +111,20 @@ def build(section: DictConfig | None, **arguments: Any) -> Any:
         raise UserError(f"{section.get('_target_')}: {error.__cause__ or error}") from None  # pyright: ignore
 
 
+def class_weight(kind: str | None, data: TextData) -> Tensor | None:
+    """Weight of each class in the loss *(classes,)*: for "balanced", rows / (classes * rows of the class).
+
+    Raises:
+        UserError: If the kind is unknown.
+    """
+    if kind is None:
+        return None
+    if kind != "balanced":
+        raise UserError(f"class_weight is {kind!r}: choose balanced or null.")
+    counts = torch.tensor(list(data.reports["train"].labels.values()))
+    return counts.sum() / (len(counts) * counts)
+
+
 def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, folder: Path) -> None:
     """Say what is trained on what, and where it goes."""
     console = Console(quiet=cfg.quiet)
@@ -159,16 +165,3 @@ def score_best(trainer: L.Trainer, module: TextClassifier, data: TextData, cfg: 
     if "test" in data.splits:
         scores |= trainer.test(module, loader(data, "test", cfg), **arguments)[0]
     return scores
-
-
-@contextmanager
-def calm_libraries(quiet: bool) -> Iterator[None]:
-    """Leave out what libraries say of their own insides; with `quiet`, also their progress bars."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    transformers.logging.disable_progress_bar()
-    if quiet or not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    with warnings.catch_warnings():
-        for message in UNCONCERNING:
-            warnings.filterwarnings("ignore", f".*{message}")
-        yield

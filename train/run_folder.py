@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from .callbacks import PredictionRecorder
 from .data.prepare import TextData
+from .predicting import class_table
 from .report.card import write_card
 
 FORMAT_VERSION = 1
@@ -55,18 +56,11 @@ def save_model(folder: Path, cfg: DictConfig, data: TextData, model: PreTrainedM
 
 def prediction_table(recorder: PredictionRecorder, data: TextData) -> pd.DataFrame:
     """Test rows in file order: `row`, `label`, `predicted`, `probability` and `probability_<class>`."""
-    rows, probabilities = recorder.gather()
-    best, predicted = probabilities.max(1)
+    table = class_table(*recorder.gather(), data.label_names)
     test = data.splits["test"]
-    labels = dict(zip(test["row"][:], test["labels"][:], strict=True))
-    table = {
-        "row": rows.numpy(),
-        "label": [data.label_names[labels[row]] for row in rows.tolist()],
-        "predicted": [data.label_names[number] for number in predicted.tolist()],
-        "probability": best.numpy(),
-    }
-    classes = {f"probability_{name}": probabilities[:, number] for number, name in enumerate(data.label_names)}
-    return pd.DataFrame(table | {name: column.numpy() for name, column in classes.items()})
+    labels = pd.Series(test["labels"][:], index=test["row"][:])
+    table.insert(1, "label", [data.label_names[number] for number in labels[table["row"]]])
+    return table
 
 
 def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: dict[str, float]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ class DataSettings:
 
     embedded: str | None = MISSING
     folder: str | None = MISSING
+    hub: dict[str, Any] | None = MISSING
     train: str | None = MISSING
     validation: str | None = MISSING
     test: str | None = MISSING
@@ -22,6 +23,7 @@ class DataSettings:
     empty_texts: str = MISSING
     unknown_labels: str = MISSING
     split_seed: int = MISSING
+    tokenizer: str = MISSING
     vocab_size: int = MISSING
     max_length: int = MISSING
     batch_size: int = MISSING
@@ -42,6 +44,8 @@ class RunSettings:
     name: str = MISSING
     runs: str = MISSING
     seed: int = MISSING
+    class_weight: str | None = MISSING
+    one_batch: bool = MISSING
     quiet: bool = MISSING
     preset: str | None = MISSING
     command: str | None = MISSING

@@ -5,12 +5,12 @@ from torch import Tensor
 
 
 def keep_mask(attention_mask: Tensor) -> Bool[Tensor, "batch token"] | None:
-    """`keep` from a Hugging Face `attention_mask` (1 = token, 0 = padding); None when nothing is padded.
+    """`keep` from a Hugging Face `attention_mask` (1 = token, 0 = padding); None when there are tokens and no padding.
 
     None lets the fused attention run its fastest kernel.
     """
     keep = attention_mask.bool()
-    return None if bool(keep.all()) else keep
+    return None if keep.numel() and bool(keep.all()) else keep
 
 
 def zero_padding(

@@ -1,6 +1,5 @@
 """One vector for a text from its tokens' vectors. A text of no kept tokens gives 0."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -22,8 +21,8 @@ def first_pool(
     """The first kept token, wherever the padding is."""
     if keep is None:
         return hidden[:, 0]
-    first = keep.int().argmax(1)
-    return zero_padding(hidden, keep)[torch.arange(len(hidden), device=hidden.device), first]
+    first = keep & (keep.cumsum(1) == 1)
+    return zero_padding(hidden, first).sum(1)
 
 
 POOLING = {"mean": mean_pool, "first": first_pool}

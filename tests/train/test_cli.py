@@ -21,7 +21,7 @@ def test_a_run_says_what_it_reads_and_how_long_a_text_may_be(reviews, small, tmp
     assert main(["train", "--data", str(reviews), "--text", "review", "--label", "verdict", *overrides]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "train: 90 rows read" in shown
-    assert "bad 37, good 37" in shown
+    assert "bad │ 37 │ 4 │ 4" in shown
     assert "can be identified up to 9 tokens" in shown  # standard: d_value 8, and one
     assert "of the validation texts are within that" in shown
 

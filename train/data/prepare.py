@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
+from .hub import read_hub
 from .labels import encode_labels, label_names
 from .reading import Columns, read_file
 from .splits import stratified_split
-from .tokenizer import train_word_tokenizer
+from .tokenizer import make_tokenizer
 
 SPLITS = ("train", "validation", "test")
 ENDINGS = (".parquet", ".csv", ".tsv", ".tab", ".jsonl", ".ndjson")
@@ -84,18 +85,27 @@ def prepare(data: Any) -> TextData:
     """
     _check(data)
     columns = Columns(tuple(data.text), data.label, data.encoding, data.separator)
-    read = {split: read_file(path, columns) for split, path in _files(data).items()}
+    read = read_hub(data.hub, columns) if data.hub else _read_files(_files(data), columns)
     files, splits = {}, {}
     for split, dataset in read.items():
         splits[split], files[split] = drop_unusable(dataset, empty_texts=data.empty_texts)
     splits = _missing_splits(splits, data)
     names = label_names(splits["train"]["label"][:])
     labelled = {split: encode_labels(splits[split], names, split, data.unknown_labels) for split in splits}
-    texts = (_join(text, "[SEP]") for text in splits["train"]["text"])
-    tokenizer = train_word_tokenizer(texts, data.vocab_size, data.max_length)
+    texts = [column for text in splits["train"]["text"] for column in text if column]
+    tokenizer = make_tokenizer(data.tokenizer, texts, data.vocab_size, data.max_length)
     tokenised = {split: tokenize(dataset, tokenizer) for split, (dataset, _) in labelled.items()}
     reports = {split: _report(tokenised[split], names, labelled[split][1], data.max_length) for split in splits}
     return TextData(tokenised, names, tokenizer, columns, files, reports, _content_hash(splits))
+
+
+def one_batch(data: TextData, size: int) -> TextData:
+    """The same data with the first `size` rows of the train split as every split."""
+    rows = data.splits["train"].select(range(min(size, len(data.splits["train"]))))
+    counts = np.bincount(rows["labels"], minlength=len(data.label_names)).tolist()
+    labels = dict(zip(data.label_names, counts, strict=True))
+    report = replace(data.reports["train"], labels=labels, lengths=data.reports["train"].lengths[:size])
+    return replace(data, splits=dict.fromkeys(SPLITS, rows), reports=dict.fromkeys(SPLITS, report))
 
 
 def tokenize(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
@@ -129,6 +139,10 @@ def _check(data: Any) -> None:
     for name, options in (("empty_texts", ("drop", "keep")), ("unknown_labels", ("error", "drop"))):
         if data[name] not in options:
             raise UserError(f"data.{name} is {data[name]!r}: choose {options[0]} or {options[1]}.")
+
+
+def _read_files(files: dict[str, str], columns: Columns) -> dict[str, Dataset]:
+    return {split: read_file(path, columns) for split, path in files.items()}
 
 
 def _files(data: Any) -> dict[str, str]:

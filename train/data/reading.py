@@ -64,9 +64,13 @@ def _rows(path: str, columns: Columns, content: str) -> Iterator[dict[str, Any]]
     """Rows of a file; `content` only tells the cache of `datasets` one file from another."""
     read = {".parquet": _parquet, ".jsonl": _jsonl, ".ndjson": _jsonl}.get(Path(path).suffix.lower(), _separated)
     for row, cells in enumerate(read(Path(path), columns), start=1):
-        values = [_as_string(cells[name]) for name in columns.names]
-        text, label = values[: len(columns.text)], values[len(columns.text) :]
-        yield {"row": row, "text": text, "label": label[0] if label else None}
+        yield row_of(row, cells, columns)
+
+
+def row_of(row: int, cells: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """One row of `FEATURES` from the cells of a file's row; `row` counts from 1."""
+    text = [_as_string(cells[name]) for name in columns.text]
+    return {"row": row, "text": text, "label": _as_string(cells[columns.label]) if columns.label else None}
 
 
 def _separated(path: Path, columns: Columns) -> Iterator[dict[str, Any]]:

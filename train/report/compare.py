@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
-from scipy.stats import binomtest
 
 from ..errors import UserError
+from ..statistics import accuracy_interval
 
 NUMBER = "{:.3f}".format
 ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -55,6 +55,5 @@ def _read(folder: Path) -> dict[str, Any]:
     summary = json.loads(path.read_text(encoding="utf-8")) | {"run": folder.name}
     if "test/accuracy" in summary:
         rows = summary["test/rows"]
-        interval = binomtest(round(summary["test/accuracy"] * rows), rows).proportion_ci(method="wilson")
-        summary["test/accuracy_interval"] = [interval.low, interval.high]
+        summary["test/accuracy_interval"] = accuracy_interval(round(summary["test/accuracy"] * rows), rows)
     return summary

@@ -1,31 +1,77 @@
 """What a run says on the screen."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Group
+import pandas as pd
+from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 
 from ..data.prepare import TextData
 
 
 def describe_data(data: TextData) -> Group:
-    """Rows read and left out, and for every split its rows, labels, lengths and cut texts."""
+    """Rows read and left out; for every split its rows, lengths and cut texts; rows of every label."""
     lines = [
         f"{split}: {report.read:,} rows read" + "".join(f", {n:,} dropped ({why})" for why, n in report.dropped.items())
         for split, report in data.files.items()
     ]
+    reports = data.reports.items()
+    lines += [
+        f"{split}: {report.unknown:,} rows of unknown labels dropped" for split, report in reports if report.unknown
+    ]
     limit = data.tokenizer.model_max_length
-    table = Table("split", title="Data", title_justify="left")
+    table = Table("split", title=f"{len(data.tokenizer):,} tokens in the vocabulary", title_justify="left")
     for name in ("rows", "majority", "median length", "longest", f"cut at {limit}"):
         table.add_column(name, justify="right")
-    for split, report in data.reports.items():
+    for split, report in reports:
         table.add_row(split, *_split_cells(report))
-    unknown = [
-        f"{split}: {r.unknown:,} rows of unknown labels dropped" for split, r in data.reports.items() if r.unknown
+    return Group(*lines, table, _label_table(data))
+
+
+def _label_table(data: TextData) -> Table:
+    table = Table("label", *data.reports)
+    for name in data.label_names:
+        table.add_row(escape(name), *(f"{report.labels[name]:,}" for report in data.reports.values()))
+    return table
+
+
+def describe_scores(scores: dict[str, Any]) -> Group:
+    """What `evaluate` found: scores beside the majority baseline, classes, measures."""
+    low, high = scores["accuracy_interval"]
+    dropped = "".join(f", {n:,} dropped ({why})" for why, n in scores["dropped"].items())
+    lines = [
+        f"{scores['read']:,} rows read{dropped}",
+        f"accuracy {scores['accuracy']:.4f} [{low:.4f}, {high:.4f}], {scores['right']:,} of {scores['rows']:,} right",
+        f"macro F1 {scores['macro_f1']:.4f}; always the most frequent class: accuracy {scores['majority']:.4f}",
     ]
-    labels = ", ".join(f"{name} {count:,}" for name, count in data.reports["train"].labels.items())
-    return Group(*lines, *unknown, table, f"Train labels: {labels}")
+    classes = Table("label", "rows", "right")
+    for name, counts in scores["classes"].items():
+        classes.add_row(escape(name), f"{counts['rows']:,}", f"{counts['right']:,}")
+    measures = Table("measure", "all layers")
+    for name, value in scores.items():
+        if name.startswith(("identifiability/", "effective_attention/")):
+            measures.add_row(name, f"{value:.4g}")
+    return Group(*lines, classes, measures)
+
+
+def show_predictions(table: pd.DataFrame, texts: Sequence[str] | None) -> None:
+    """Print predictions, beside the texts where there are any."""
+    shown = Table(*(["text"] if texts else ["row"]), *(escape(name) for name in table.columns[1:]))
+    for place, cells in enumerate(table.itertuples(index=False)):
+        numbers = [f"{cell:.4f}" for cell in cells[2:]]
+        shown.add_row(escape(texts[place]) if texts else str(cells[0]), escape(cells[1]), *numbers)
+    Console().print(shown)
+
+
+def write_predictions(table: pd.DataFrame, output: str) -> None:
+    """Write predictions as CSV or JSONL, by the ending of `output`."""
+    if output.endswith(".csv"):
+        table.to_csv(output, index=False)
+    else:
+        table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
 
 
 def describe_layers(preset: str, model: Any, lengths: np.ndarray) -> str:

@@ -1,0 +1,241 @@
+"""A trained model put to use: predictions for texts, and scores on a labelled file."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import torch
+from datasets import Dataset
+from rich.progress import track
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import models  # noqa: F401 (registers our architecture)
+from .callbacks import IdentifiabilityMonitor, PredictionRecorder
+from .calm import calm_libraries
+from .classifier import TextClassifier
+from .data.batches import LengthBatchSampler, PositionedLoader
+from .data.labels import encode_labels
+from .data.prepare import drop_unusable, tokenize
+from .data.reading import FEATURES, Columns, read_file
+from .data.tokenizer import vocabulary_hash
+from .errors import UserError
+from .statistics import accuracy_interval
+
+
+class Loaded(NamedTuple):
+    """A model with all that belongs to it.
+
+    Attributes:
+        model: The classifier, in eval mode.
+        tokenizer: Its tokenizer, cutting at the length that the model was trained with.
+        columns: The columns that it was trained on.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    columns: Columns
+
+    @property
+    def label_names(self) -> list[str]:
+        """Class names in the order of their numbers."""
+        names: Any = self.model.config.id2label
+        return [names[number] for number in range(len(names))]
+
+
+def load_model(name: str) -> Loaded:
+    """Load a model by run folder, `model/` or checkpoint folder, or hub name.
+
+    Raises:
+        UserError: If there is none, it has no classifier, or its tokenizer is not the one that it was trained with.
+    """
+    folder = Path(name) / "model" if (Path(name) / "model" / "config.json").is_file() else Path(name)
+    source = str(folder) if folder.exists() else name
+    try:
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            source, output_loading_info=True, use_safetensors=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name!r} is neither the folder of a finished run or of a saved model, nor a model of the hub that can be "
+            f"had now: {str(error).splitlines()[0]}"
+        ) from None
+    if missing := report["missing_keys"]:
+        raise UserError(f"{name!r} is not a trained classifier: it has no {min(missing)}; train it first.")
+    facts_file = folder / "identiformer.json"
+    facts = json.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
+    _check_tokenizer(name, model, tokenizer)
+    limit = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, limit)
+    columns = Columns(tuple(facts.get("text", ["text"])), facts.get("label", "label"))
+    return Loaded(model.eval(), tokenizer, columns)
+
+
+@calm_libraries()
+def predict(
+    model: str,
+    texts: Sequence[str] = (),
+    *,
+    data: str | None = None,
+    text: Sequence[str] = (),
+    encoding: str = "utf-8",
+    separator: str | None = None,
+    quiet: bool = True,
+) -> pd.DataFrame:
+    """Predict the classes of texts, or of a file's rows; no row is ever left out.
+
+    Args:
+        model: Run folder, model folder or hub name.
+        texts: Texts; with k text columns, every k of them are one row.
+        data: A file, instead of texts.
+        text: Its text columns, if not those that the model was trained on.
+        encoding: Its encoding.
+        separator: Character between its columns, if not by its ending.
+        quiet: No progress bar.
+
+    Returns:
+        In file order `row` (from 1), `predicted`, `probability` and `probability_<class>`.
+
+    Raises:
+        UserError: If the model or the file cannot be read, or there is nothing to predict.
+    """
+    loaded = load_model(model)
+    columns = Columns(tuple(text) or loaded.columns.text, None, encoding, separator)
+    if (data is None) == (not texts):
+        raise UserError("Give either texts or a file by --data.")
+    rows = _rows_of(texts, len(columns.text)) if data is None else read_file(data, columns)
+    numbers, probabilities = _probabilities(loaded, tokenize(rows, loaded.tokenizer), quiet)
+    return class_table(numbers, probabilities, loaded.label_names)
+
+
+@calm_libraries()
+def evaluate(
+    model: str,
+    data: str,
+    *,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    encoding: str = "utf-8",
+    separator: str | None = None,
+    unknown_labels: str = "error",
+    texts_measured: int | None = 256,
+) -> dict[str, Any]:
+    """Score a model on a labelled file, and measure its identifiability there.
+
+    Args:
+        model: Run folder, model folder or hub name.
+        data: A labelled file.
+        text: Its text columns, if not those that the model was trained on.
+        label: Its label column, likewise.
+        encoding: Its encoding.
+        separator: Character between its columns, if not by its ending.
+        unknown_labels: "error", or "drop" to leave out rows of labels that the model does not know.
+        texts_measured: How many texts the monitor measures; None: all.
+
+    Returns:
+        `accuracy`, `accuracy_interval` (Wilson, 95 %), `macro_f1`, `majority` (the accuracy of always saying the most
+        frequent class), `rows`, `right`, `read`, `dropped` by reason, `classes` (rows and right by name), and the
+        monitor's measures by their names.
+
+    Raises:
+        UserError: If the model or the file cannot be read, or the file has no labels that the model knows.
+    """
+    loaded = load_model(model)
+    columns = Columns(tuple(text) or loaded.columns.text, label or loaded.columns.label, encoding, separator)
+    rows, report = drop_unusable(read_file(data, columns), empty_texts="drop")
+    if not len(rows):
+        raise UserError(f"{data} has no row with a text and a label; a file without labels can only be predicted.")
+    rows, strangers = encode_labels(rows, loaded.label_names, data, unknown_labels)
+    if not len(rows):
+        raise UserError(f"{data} has no row whose label the model knows: it knows {', '.join(loaded.label_names)}.")
+    scores, recorder = _test(loaded, tokenize(rows, loaded.tokenizer), texts_measured)
+    _, probabilities = recorder.gather()
+    labels = np.asarray(rows["labels"])
+    right = probabilities.argmax(1).numpy() == labels
+    counts = np.bincount(labels, minlength=len(loaded.label_names))
+    classes = {
+        name: {"rows": int(counts[number]), "right": int(right[labels == number].sum())}
+        for number, name in enumerate(loaded.label_names)
+    }
+    return {
+        **scores,
+        "accuracy_interval": accuracy_interval(int(right.sum()), len(rows)),
+        "majority": counts.max() / len(rows),
+        "rows": len(rows),
+        "right": int(right.sum()),
+        "read": report.read,
+        "dropped": report.dropped | ({"unknown label": strangers} if strangers else {}),
+        "classes": classes,
+    }
+
+
+def class_table(rows: Tensor, probabilities: Tensor, names: Sequence[str]) -> pd.DataFrame:
+    """`row`, `predicted`, `probability` and `probability_<class>` from row numbers *(n,)* and *(n, classes)*."""
+    best, predicted = probabilities.max(1)
+    table = {"row": rows, "predicted": [names[number] for number in predicted.tolist()], "probability": best}
+    table |= {f"probability_{name}": probabilities[:, number] for number, name in enumerate(names)}
+    return pd.DataFrame({name: np.asarray(column) for name, column in table.items()})
+
+
+def _check_tokenizer(name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    config = model.config
+    expected = getattr(config, "vocabulary_hash", None)
+    if len(tokenizer) > config.vocab_size or (expected and expected != vocabulary_hash(tokenizer)):
+        raise UserError(
+            f"{name!r}: the tokenizer's {len(tokenizer)} tokens are not the {config.vocab_size} that the model was "
+            "trained with; put the model's own tokenizer beside it."
+        )
+    if config.pad_token_id != tokenizer.pad_token_id:
+        raise UserError(
+            f"{name!r}: the tokenizer pads with token {tokenizer.pad_token_id}, the model with {config.pad_token_id}."
+        )
+
+
+def _rows_of(texts: Sequence[str], columns: int) -> Dataset:
+    if len(texts) % columns:
+        raise UserError(
+            f"{len(texts)} texts were given; the model reads {columns} columns: give a multiple of {columns}."
+        )
+    rows = [list(texts[start : start + columns]) for start in range(0, len(texts), columns)]
+    table = {"row": list(range(1, len(rows) + 1)), "text": rows, "label": [None] * len(rows)}
+    return Dataset.from_dict(table, features=FEATURES)
+
+
+def _loader(loaded: Loaded, rows: Dataset) -> PositionedLoader:
+    lengths = np.minimum(rows["length"], loaded.tokenizer.model_max_length)
+    sampler = LengthBatchSampler(lengths, 32, shuffle=False)
+    return PositionedLoader(rows.remove_columns("length"), sampler, loaded.tokenizer)
+
+
+@torch.inference_mode()
+def _probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, Tensor]:
+    """Row numbers *(rows,)*, rising, and class probabilities *(rows, classes)*."""
+    if not len(rows):
+        return torch.zeros(0, dtype=torch.long), torch.zeros(0, len(loaded.label_names))
+    model: Any = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
+    recorder = PredictionRecorder()
+    for batch in track(_loader(loaded, rows), "Predicting", disable=quiet, transient=True):
+        inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+        recorder.record(batch["row"], model(**inputs).logits.float().softmax(-1))
+    return recorder.gather()
+
+
+def _test(loaded: Loaded, rows: Dataset, texts: int | None) -> tuple[dict[str, float], PredictionRecorder]:
+    """Scores and measures by name, and the predictions."""
+    recorder = PredictionRecorder()
+    trainer = L.Trainer(
+        accelerator="auto",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        callbacks=[IdentifiabilityMonitor(texts=texts), recorder],
+    )
+    module = TextClassifier(loaded.model, optimizer=torch.optim.AdamW)
+    scores = trainer.test(module, _loader(loaded, rows), verbose=False)[0]
+    return {name.removeprefix("test/"): value for name, value in scores.items()}, recorder
