@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from identiformer.models.identifiability import key_ambiguity, null_space
 from references.bert_heads import bert_heads
@@ -26,6 +26,7 @@ def test_gaussian_heads_have_their_generic_ambiguity(n, d_key, d_value, expected
     assert (result.margin == 0).all() if expected else (result.margin > 0).all()
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 11), d_key=st.integers(1, 9), d_value=st.integers(1, 7), seed=st.integers(0, 999))
 def test_ambiguity_follows_from_the_sizes(n, d_key, d_value, seed):
     weights, keys, values = random_head(n, d_key, d_value, seed)
@@ -33,6 +34,7 @@ def test_ambiguity_follows_from_the_sizes(n, d_key, d_value, seed):
     assert (key_ambiguity(weights, keys, values).ambiguity == generic).all()
 
 
+@settings(deadline=None)
 @given(
     n=st.integers(2, 9),
     d_key=st.integers(1, 5),
