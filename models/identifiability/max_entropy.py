@@ -59,7 +59,7 @@ def max_entropy_attention(
     basis = decomposition.basis(centred=True)
     sizes = decomposition.centred_singular_values[..., None, :] / output_size(rows, decomposition.matrix)[..., None]
     parts = (part.reshape(-1, *part.shape[-2:]) for part in (rows, basis, sizes.nan_to_num()))
-    solved = [_maximise(*head, tolerance) for head in zip(*parts, strict=True)]
+    solved = [_maximise(row, base, size, tolerance) for row, base, size in zip(*parts, strict=True)]
     answer, converged = (torch.stack(part) for part in zip(*solved, strict=True))
     return MaxEntropy(answer.view_as(raw) * total, converged.view(raw.shape[:-1]))
 

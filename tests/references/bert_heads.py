@@ -49,5 +49,5 @@ def _heads(layer, hidden: Tensor) -> tuple[Tensor, ...]:
     attention, number = layer.attention.self, layer.attention.self.num_attention_heads
     projections = (attention.query, attention.key, attention.value)
     query, key, values = (part(hidden[0]).unflatten(-1, (number, -1)).transpose(0, 1) for part in projections)
-    output_map = layer.attention.output.dense.weight.T.unflatten(0, (number, -1))
+    output_map = layer.attention.output.dense.weight.detach().T.unflatten(0, (number, -1))
     return query, key, values, output_map
