@@ -1,5 +1,6 @@
 """How far attention weights can be recovered from a head's output: pure functions on plain matrices, in float64."""
 
+from .alternatives import Alternative, alternative_attention
 from .effective import Agreement, agreement, effective_attention
 from .intervals import Intervals, attention_intervals
 from .key_constrained import KeyAmbiguity, key_ambiguity
@@ -9,6 +10,7 @@ from .slack import Slack, attention_slack
 
 __all__ = [
     "Agreement",
+    "Alternative",
     "Intervals",
     "KeyAmbiguity",
     "LayerNullSpace",
@@ -16,6 +18,7 @@ __all__ = [
     "NullSpace",
     "Slack",
     "agreement",
+    "alternative_attention",
     "attention_intervals",
     "attention_slack",
     "effective_attention",

@@ -26,6 +26,7 @@ class MaxEntropy(NamedTuple):
     converged: Bool[Tensor, "*batch n"]
 
 
+@torch.no_grad()
 def max_entropy_attention(
     weights: Float[Tensor, "*batch n n"],
     values: Float[Tensor, "*batch n d_value"],
