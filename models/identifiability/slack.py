@@ -60,20 +60,26 @@ def attention_slack(
     length = decomposition.length.clamp(min=1)[..., None, None]
     ones = decomposition.keep[..., None] / length.sqrt()  # as long as the basis' columns
     shown = row[..., None] * torch.cat([decomposition.basis(centred=True), ones], -1)[..., None, :, :]
-    free = _free_changes(shown)
-    breach = (shown.mT @ free).norm(dim=-2)
-    return Slack(lower=row * (1 - _reach(free, free, breach)), upper=row * (1 + _reach(free, -free, breach)))
+    hidden, breach = _hidden_changes(shown)
+    least, largest = hidden.aminmax(dim=-1)  # of each column: the projection is symmetric
+    own = hidden.diagonal(dim1=-2, dim2=-1)
+    return Slack(lower=row * (1 - _reach(own, largest, breach)), upper=row * (1 + _reach(own, -least, breach)))
 
 
-def _free_changes(shown: Tensor) -> Tensor:
-    """Projection on the relative changes that none of the columns *(..., rows, n, k)* shows, *(..., rows, n, n)*."""
+def _hidden_changes(shown: Tensor) -> tuple[Tensor, Tensor]:
+    """Projection *(..., rows, n, n)* on the changes that no column *(..., rows, n, k)* shows, and what each still does.
+
+    The latter, *(..., rows, n)*, is how much rounding lets a column of the projection show.
+    """
     left, singular_values, _ = torch.linalg.svd(shown, full_matrices=False)
     left = left * (singular_values > RTOL * singular_values[..., :1])[..., None, :]
-    return torch.eye(shown.shape[-2], dtype=shown.dtype, device=shown.device) - left @ left.mT
+    breach = (shown.mT - (shown.mT @ left) @ left.mT).norm(dim=-2) + torch.finfo(shown.dtype).eps
+    hidden = -left @ left.mT
+    hidden.diagonal(dim1=-2, dim2=-1).add_(1)
+    return hidden, breach
 
 
-def _reach(free: Tensor, falling: Tensor, breach: Tensor) -> Tensor:
-    """How far along its own column of `free` a token gets before the first weight that is `falling` reaches 0."""
-    own, fastest = free.diagonal(dim1=-2, dim2=-1), falling.amax(-2)
+def _reach(own: Tensor, fastest: Tensor, breach: Tensor) -> Tensor:
+    """How far along its own change a token gets before the weight that falls `fastest` reaches 0."""
     certified = (own >= LEAST) & (breach <= BREACH * fastest) & (fastest > 0)
     return torch.where(certified, own / fastest, 0.0)
