@@ -113,8 +113,8 @@ class _Output(NamedTuple):
 
     def error(self, weights: Tensor) -> Tensor:
         """Relative output error of each row."""
-        shift = (weights @ self.basis - self.coordinates) @ self.sizes
-        return (shift.norm(dim=-1) / self.scale).nan_to_num()
+        shift = ((weights @ self.basis - self.coordinates) @ self.sizes).norm(dim=-1)
+        return torch.where(self.scale > 0, shift / self.scale, shift)
 
     def step(self, point: Tensor, climbed: Tensor, length: Tensor) -> Tensor:
         """Climb by `length`, or as little of it as it takes to come back to the output; stay where nothing does."""

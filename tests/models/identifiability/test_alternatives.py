@@ -116,6 +116,15 @@ def test_float32_heads_are_walked_in_float64():
     assert found.output_error < 1e-10
 
 
+def test_walk_without_a_way_stays():
+    """Where no step comes back to the output, the head's own query and key are the answer, never half a step."""
+    query, key, values = random_head(9, 3, 3)
+    found = alternative_attention(query, key, values, step_size=math.inf)
+    assert (found.total_variation, found.output_error) == (0, 0)
+    assert found.query.equal(query)
+    assert found.dimension > 0
+
+
 def test_single_token_has_no_alternative():
     found = alternative_attention(*random_head(1, 3, 2))
     assert (found.weights.item(), found.total_variation, found.dimension) == (1, 0, 0)
