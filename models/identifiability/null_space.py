@@ -99,6 +99,9 @@ class ValueDecomposition:
     def basis(self, *, centred: bool = False) -> Float[Tensor, "*batch n k"]:
         """Orthonormal basis of the columns of T, or of T less its mean row; columns past the rank are 0."""
         left, singular_values, _ = torch.linalg.svd(self.centred if centred else self.matrix, full_matrices=False)
+        vars(self).setdefault(
+            "centred_singular_values" if centred else "singular_values", singular_values
+        )  # computed once
         return left * (singular_values > self.tolerance[..., None])[..., None, :]
 
     def null_space(self) -> NullSpace:
