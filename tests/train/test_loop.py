@@ -159,7 +159,8 @@ def test_early_stopping_stops(reviews, small, tmp_path):
     result = train(
         [*overrides, "trainer.max_epochs=30", f"runs={tmp_path}"], data=str(reviews), text=["review"], label="verdict"
     )
-    assert pd.read_csv(result.folder / "metrics.csv")["epoch"].max() == 2  # the first, and two that are no better
+    lines = (result.folder / "identifiability.jsonl").read_text().splitlines()
+    assert {json.loads(line)["epoch"] for line in lines} == {0, 1, 2}  # the first, and two that are no better
 
 
 def test_tensorboard_stands_beside_the_csv_log(reviews, small, tmp_path):

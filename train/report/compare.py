@@ -54,6 +54,5 @@ def _read(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not the folder of a finished run: it has no summary.json.")
     summary = json.loads(path.read_text(encoding="utf-8")) | {"run": folder.name}
     if "test/accuracy" in summary:
-        rows = summary["test/rows"]
-        summary["test/accuracy_interval"] = accuracy_interval(round(summary["test/accuracy"] * rows), rows)
+        summary["test/accuracy_interval"] = accuracy_interval(summary["test/right"], summary["test/rows"])
     return summary
