@@ -13,26 +13,34 @@ from torch import Tensor
 
 from ..models import HeadRecord, record_heads
 from .errors import MonitorWarning
-from .metrics.head_measures import HeadMeasures, measure_heads
+from .metrics.head_measures import ROWS, HeadMeasures, measure_heads
 
 
 class IdentifiabilityMonitor(L.Callback):
     """Measures identifiability and effective attention in every validation and test, of any LightningModule.
 
-    A fixed, seeded sample of texts is measured: null space, margin and effective attention of every head, in float64,
-    outside autograd and autocast. Logged are `val/identifiability/nullity` and the others of
-    `identiformer.train.metrics.MEASURES`, as means over all (text, head) pairs (the margin's median), and the same per
-    layer, `val/layer_0/identifiability/nullity`. While fitting, one line per layer, head and length bucket goes to
-    `identifiability.jsonl`. What cannot be measured is counted and reported in one `MonitorWarning`.
+    A fixed, seeded sample of texts is measured: null space, margin and effective attention of every head, and key
+    ambiguity and slack of a few of its rows, in float64, outside autograd and autocast. Logged are
+    `val/identifiability/nullity` and the others of `identiformer.train.metrics.MEASURES`, as means over all
+    (text, head) pairs (the margin's median), and the same per layer, `val/layer_0/identifiability/nullity`. While
+    fitting, one line per layer, head and length bucket goes to `identifiability.jsonl`. What cannot be measured is
+    counted and reported in one `MonitorWarning`.
 
     Args:
         texts: How many texts of the loader are measured; None: all.
-        seed: Chooses them, with the number of texts.
+        seed: Chooses them, with the number of texts, and the rows.
         folder: Where `identifiability.jsonl` is written. None: the logger's folder.
+        rows: How many rows of a text are measured where a measure belongs to a row; the first token's is always one of
+            them, the others are chosen by the text's length. None: all.
+
+    Raises:
+        ValueError: If `rows` is less than 1.
     """
 
-    def __init__(self, texts: int | None = 256, seed: int = 0, folder: str | None = None):
-        self.texts, self.seed, self.folder = texts, seed, folder
+    def __init__(self, texts: int | None = 256, seed: int = 0, folder: str | None = None, rows: int | None = ROWS):
+        if rows is not None and rows < 1:
+            raise ValueError(f"rows is {rows}: at least 1 row of a text has to be measured.")
+        self.texts, self.seed, self.folder, self.rows = texts, seed, folder, rows
         self.measures = HeadMeasures()
         self._hooks = ExitStack()
         self._records: list[HeadRecord] = []
@@ -108,7 +116,8 @@ class IdentifiabilityMonitor(L.Callback):
     def _measure(self, record: HeadRecord) -> None:
         try:
             with torch.no_grad(), torch.autocast(record.hidden.device.type, enabled=False):
-                self.measures.update(record.layer, _lengths(record), measure_heads(record))
+                measures = measure_heads(record, self.rows, self.seed)
+                self.measures.update(record.layer, _lengths(record), measures)
         except ValueError:
             if len(record.hidden) == 1:
                 self._failed += 1

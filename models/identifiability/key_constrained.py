@@ -65,14 +65,26 @@ def key_ambiguity(
     decomposition = ValueDecomposition(values, output_map, keep)
     keys = keys.double().masked_fill(~decomposition.keep[..., None], 0.0)
     refuse_non_finite("keys", keys)
-    weights, kept = chosen_rows(kept_weights(weights, decomposition.keep), decomposition.keep, rows)
-    of_keys = _directions(weights, keys)
-    correlations = torch.linalg.svdvals(_directions(weights, decomposition.matrix).mT @ of_keys)
+    chosen, kept = chosen_rows(kept_weights(weights, decomposition.keep), decomposition.keep, rows)
+    found = ambiguity_of_rows(chosen, keys, decomposition.matrix)
+    return KeyAmbiguity(
+        ambiguity=found.ambiguity.masked_fill(~kept, -1),
+        margin=found.margin.masked_fill(~kept, torch.nan),
+        reach=found.reach.masked_fill(~kept, torch.nan),
+    )
+
+
+def ambiguity_of_rows(
+    rows: Float[Tensor, "*batch rows n"], keys: Float[Tensor, "*batch n d_key"], matrix: Float[Tensor, "*batch n d"]
+) -> KeyAmbiguity:
+    """`key_ambiguity` of kept rows; keys are float64 and 0 outside `keep`, `matrix` is any with T's `T T^T`."""
+    of_keys = _directions(rows, keys)
+    correlations = torch.linalg.svdvals(_directions(rows, matrix).mT @ of_keys)
     rank = of_keys.any(-2).sum(-1)
     return KeyAmbiguity(
-        ambiguity=(rank - (correlations > RTOL).sum(-1)).masked_fill(~kept, -1),
-        margin=_smallest(correlations, rank).masked_fill(~kept, torch.nan),
-        reach=(1 - weights.amax(-1)).masked_fill(~kept, torch.nan),
+        ambiguity=rank - (correlations > RTOL).sum(-1),
+        margin=_smallest(correlations, rank),
+        reach=1 - rows.amax(-1),
     )
 
 

@@ -78,6 +78,7 @@ class ValueDecomposition:
         refuse_non_finite("values", self.matrix)
         mean = self.matrix.sum(-2, keepdim=True) / self.length.clamp(min=1)[..., None, None]
         self.centred = (self.matrix - mean).masked_fill(~self.keep[..., None], 0.0)
+        self._bases: dict[bool, Tensor] = {}
         width = self.length.clamp(min=values.shape[-1])
         self._rtol = width * FLOAT32_EPSILON if rtol is None else torch.full_like(width, rtol, dtype=torch.float64)
 
@@ -98,11 +99,12 @@ class ValueDecomposition:
 
     def basis(self, *, centred: bool = False) -> Float[Tensor, "*batch n k"]:
         """Orthonormal basis of the columns of T, or of T less its mean row; columns past the rank are 0."""
-        left, singular_values, _ = torch.linalg.svd(self.centred if centred else self.matrix, full_matrices=False)
-        vars(self).setdefault(
-            "centred_singular_values" if centred else "singular_values", singular_values
-        )  # computed once
-        return left * (singular_values > self.tolerance[..., None])[..., None, :]
+        if centred not in self._bases:
+            left, singular_values, _ = torch.linalg.svd(self.centred if centred else self.matrix, full_matrices=False)
+            name = "centred_singular_values" if centred else "singular_values"
+            vars(self).setdefault(name, singular_values)  # computed once
+            self._bases[centred] = left * (singular_values > self.tolerance[..., None])[..., None, :]
+        return self._bases[centred]
 
     def null_space(self) -> NullSpace:
         """Ranks, nullities and margin."""

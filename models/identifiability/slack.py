@@ -56,14 +56,21 @@ def attention_slack(
         ValueError: If a kept value or weight is not finite; the message names its leading index.
     """
     decomposition = ValueDecomposition(values, output_map, keep)
-    row, _ = chosen_rows(kept_weights(weights, decomposition.keep), decomposition.keep, rows)
-    length = decomposition.length.clamp(min=1)[..., None, None]
-    ones = decomposition.keep[..., None] / length.sqrt()  # as long as the basis' columns
-    shown = row[..., None] * torch.cat([decomposition.basis(centred=True), ones], -1)[..., None, :, :]
+    chosen, _ = chosen_rows(kept_weights(weights, decomposition.keep), decomposition.keep, rows)
+    return slack_of_rows(chosen, decomposition.basis(centred=True), decomposition.keep)
+
+
+def slack_of_rows(
+    rows: Float[Tensor, "*batch rows n"], basis: Float[Tensor, "*batch n k"], keep: Bool[Tensor, "*batch n"]
+) -> Slack:
+    """`attention_slack` of kept rows by the basis of the centred T that is there already."""
+    length = keep.sum(-1).clamp(min=1)[..., None, None]
+    ones = keep[..., None] / length.sqrt()  # as long as the basis' columns
+    shown = rows[..., None] * torch.cat([basis, ones], -1)[..., None, :, :]
     hidden, breach = _hidden_changes(shown)
     least, largest = hidden.aminmax(dim=-1)  # of each column: the projection is symmetric
     own = hidden.diagonal(dim1=-2, dim2=-1)
-    return Slack(lower=row * (1 - _reach(own, largest, breach)), upper=row * (1 + _reach(own, -least, breach)))
+    return Slack(lower=rows * (1 - _reach(own, largest, breach)), upper=rows * (1 + _reach(own, -least, breach)))
 
 
 def _hidden_changes(shown: Tensor) -> tuple[Tensor, Tensor]:

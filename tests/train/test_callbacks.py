@@ -57,6 +57,8 @@ def test_it_measures_in_anybodys_module(tmp_path):
     assert logged["val/identifiability/nullity"] == 5  # 9 tokens, values of 4
     assert logged["val/layer_0/identifiability/simplex_nullity"] == 4
     assert logged["val/identifiability/identifiable"] == 0
+    assert logged["val/identifiability/key_ambiguity"] == 0  # keys of 4, values of 4
+    assert 0 < logged["val/layer_0/identifiability/slack"] < 1
     lines = [json.loads(line) for line in (tmp_path / "identifiability.jsonl").read_text().splitlines()]
     assert [(line["epoch"], line["head"], line["texts"]) for line in lines] == [
         (epoch, head, 22) for epoch in (0, 1) for head in range(3)
@@ -79,6 +81,18 @@ def test_a_fixed_sample_is_measured(tmp_path):
     trainer.validate(module, _loader(), verbose=False)
     assert len(first) == 7
     assert torch.equal(torch.cat(samples), first)
+
+
+def test_slack_is_measured_in_as_many_rows_as_it_is_told(tmp_path):
+    slacks = []
+    for rows in (1, None):
+        torch.manual_seed(0)
+        trainer = _trainer(IdentifiabilityMonitor(texts=None, rows=rows), tmp_path)
+        trainer.validate(Anybody(), _loader(), verbose=False)
+        slacks.append(trainer.logged_metrics["val/identifiability/slack"])
+    assert slacks[0] != slacks[1]
+    with pytest.raises(ValueError, match="rows is 0"):
+        IdentifiabilityMonitor(rows=0)
 
 
 def test_no_tensor_of_a_batch_outlives_it(tmp_path):

@@ -8,8 +8,10 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ...models import HeadRecord
-from ...models.identifiability.effective import agreement, effective_from
-from ...models.identifiability.null_space import ValueDecomposition
+from ...models.identifiability.effective import Agreement, agreement, effective_from, kept_weights
+from ...models.identifiability.key_constrained import ambiguity_of_rows
+from ...models.identifiability.null_space import ValueDecomposition, refuse_non_finite
+from ...models.identifiability.slack import slack_of_rows
 
 # Logged as group/name, the mean over all (text, head) pairs in which it is a number; the margin's median.
 MEASURES = (
@@ -17,36 +19,96 @@ MEASURES = (
     "identifiability/nullity",
     "identifiability/simplex_nullity",
     "identifiability/margin",
+    "identifiability/key_ambiguity",
+    "identifiability/slack",
     "effective_attention/pearson",
     "effective_attention/pearson_preserve_sum",
     "effective_attention/residual",
     "effective_attention/negative_mass",
 )
 MEDIANS = frozenset({"identifiability/margin"})
+ROWS = 4  # of a text whose key ambiguity and slack are measured
+BLOCK = 2**22  # numbers of an intermediate result
 BUCKET = 8  # tokens per length bucket: 1-8, 9-16, ...
 
 
-def measure_heads(record: HeadRecord) -> Tensor:
+def measure_heads(record: HeadRecord, rows: int | None = ROWS, seed: int = 0) -> Tensor:
     """Measure every head for every text of a record.
+
+    Args:
+        record: What the heads of one layer did.
+        rows: Key ambiguity and slack are means over so many rows of a text, see `sample_rows`; None: over all.
+        seed: Chooses the rows.
 
     Shape:
         result: *(texts, heads, measures)*, float64, in the order of `MEASURES`; NaN where a measure is not defined.
 
     Raises:
-        ValueError: If a value or a weight is not finite.
+        ValueError: If a key, a value or a weight is not finite.
     """
-    weights = record.weights
-    keep = None if record.keep is None else record.keep.to(weights.device)[:, None]  # (text, 1, token)
-    decomposition = ValueDecomposition(record.value, record.output_map, keep)
-    space = decomposition.null_space()
-    if keep is not None:
-        weights = weights.masked_fill(~keep[..., None], 0.0)
-    plain = agreement(weights, effective_from(weights, decomposition, preserve_sum=False), keep)
-    summed = agreement(weights, effective_from(weights, decomposition, preserve_sum=True), keep)
-    identifiable = space.identifiable.double().masked_fill(space.length == 0, torch.nan)
-    measures = [identifiable, space.nullity, space.simplex_nullity, space.margin]
-    measures += [plain.pearson, summed.pearson, plain.residual, plain.negative_mass]
+    key, value = record.key, record.value
+    keep = value.new_ones(len(value), value.shape[-2], dtype=torch.bool)
+    keep = keep if record.keep is None else record.keep.to(value.device)
+    decomposition = ValueDecomposition(value, record.output_map, keep[:, None])
+    weights = kept_weights(record.weights, decomposition.keep)
+    agreements = [
+        agreement(weights, effective_from(weights, decomposition, preserve_sum=kept), keep[:, None])
+        for kept in (False, True)
+    ]
+    key = key.masked_fill(~keep[:, None, :, None], 0.0)
+    refuse_non_finite("keys", key)
+    sampled = sample_rows(keep, rows, seed)
+    measures = [*_spaces(decomposition), *_row_means(weights, key, decomposition, sampled), *_differences(*agreements)]
     return torch.stack([measure.double() for measure in measures], -1)
+
+
+def sample_rows(keep: Tensor, rows: int | None, seed: int) -> Tensor:
+    """Which rows of each text are measured: the first token's and others of a fixed choice.
+
+    The first is there because pooling `first` classifies by it. The choice depends on the seed and on how many tokens
+    a text has, not on its padding or the other texts.
+
+    Shape:
+        keep and result: *(texts, tokens)*, bool.
+    """
+    sampled = torch.zeros_like(keep)
+    for text, kept in enumerate(keep):
+        positions = kept.nonzero()[:, 0]
+        generator = torch.Generator().manual_seed(seed)
+        others = 1 + torch.randperm(max(len(positions) - 1, 0), generator=generator)
+        chosen = torch.cat([others.new_zeros(1), others])[:rows] if len(positions) else others
+        sampled[text, positions[chosen.to(positions.device)]] = True
+    return sampled
+
+
+def _spaces(decomposition: ValueDecomposition) -> list[Tensor]:
+    """Identifiable (NaN for a text of no tokens), nullity, simplex nullity and margin, each *(texts, heads)*."""
+    space = decomposition.null_space()
+    identifiable = space.identifiable.double().masked_fill(space.length == 0, torch.nan)
+    return [identifiable, space.nullity, space.simplex_nullity, space.margin]
+
+
+def _differences(plain: Agreement, summed: Agreement) -> list[Tensor]:
+    return [plain.pearson, summed.pearson, plain.residual, plain.negative_mass]
+
+
+def _row_means(weights: Tensor, keys: Tensor, decomposition: ValueDecomposition, sampled: Tensor) -> list[Tensor]:
+    """Key ambiguity and slack of the largest weight, means over a text's sampled rows, each *(texts, heads)*.
+
+    Rows of an identifiable head have neither, so only the others' are computed, in blocks of bounded memory.
+    """
+    is_open = decomposition.null_space().simplex_nullity > 0
+    basis = decomposition.basis(centred=True)
+    sums = weights.new_zeros(2, *is_open.shape)
+    for block in (is_open[..., None] & sampled[:, None]).nonzero().split(max(1, BLOCK // weights.shape[-1] ** 2)):
+        text, head, token = block.unbind(1)
+        row = weights[text, head, token][:, None]  # (block, 1, tokens)
+        ambiguity = ambiguity_of_rows(row, keys[text, head], decomposition.matrix[text, head]).ambiguity
+        lower, upper = slack_of_rows(row, basis[text, head], decomposition.keep[text, head])
+        slack = (upper - lower).gather(-1, row.argmax(-1, keepdim=True))[..., 0]
+        for total, of_rows in zip(sums, (ambiguity, slack), strict=True):
+            total.index_put_((text, head), of_rows[:, 0].double(), accumulate=True)
+    return list(sums / sampled.sum(-1)[:, None])
 
 
 class Group(NamedTuple):
