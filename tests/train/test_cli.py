@@ -116,3 +116,46 @@ def test_texts_of_two_columns_are_given_in_pairs(reviews, small, tmp_path, capsy
     assert main(["predict", str(folder), "1", "fine", "2", "dull"]) == 0
     assert main(["predict", str(folder), "1", "fine", "2"]) == 2
     assert "the model reads 2 columns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "sentence"),
+    [
+        (
+            "text,label\nfine,a\ndull,b\n",
+            ["--text", "txt"],
+            "no column 'txt' among 'text', 'label'. Did you mean 'text'?",
+        ),
+        ("text;label\nfine;a\ndull;b\n", [], "give the separator by --separator"),
+        ("text,label\nfine,a\ndull,b\n", ["--separator", ";"], "give the separator by --separator"),
+        ("text,label\nfine,a\ndull,a\n", [], "one label, 'a'"),
+        ("text,label\n", [], "a.csv has no rows"),
+        ("text,label\ncaf\xe9,a\ndull,b\n", [], "byte 15 cannot be read as utf-8"),
+        ("text,label\nfine,a\ndull,b\n", ["--encoding", "utf-9"], "no encoding 'utf-9'"),
+        ("text,label\nfine,a\ndull,b\n", ["data.tokenizer=wrd"], "no tokenizer 'wrd'"),
+        ("text,label\nfine,a\ndull,b\n", ["model.pooling=max"], "Field 'pooling' expected one of"),
+        ("text,label\nfine,a\ndull,b\n", ["model.activation=gulp"], "choose one of gelu"),
+        ("text,label\nfine,a\ndull,b\n", ["trainer.max_epochs=many"], "max_epochs"),
+        ("text,label\nfine,a\ndull,b\n", ["class_weight=equal"], "choose balanced or null"),
+        ("text,label\nfine,a\ndull,b\n", ["data=ag_nws"], "Did you mean 'ag_news'?"),
+    ],
+)
+def test_a_file_or_option_that_does_not_fit_is_one_sentence(content, options, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = content.split("\n", 2)
+    (tmp_path / "a.csv").write_bytes("\n".join([rows[0], *rows[1:2] * 12, *rows[2:] * 12]).encode("latin-1"))
+    files = [] if any(option.startswith("data=") for option in options) else ["--data", "a.csv"]
+    assert main(["train", *files, "--quiet", "model.d_model=24", "model.num_heads=3", *options]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_label_that_only_the_test_file_has_is_named_with_its_count(reviews, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    table = pd.read_csv(reviews)
+    table["verdict"] = table["verdict"].replace("good", "goood")
+    table.to_csv("test.csv", index=False)
+    columns = ["--text", "review", "--label", "verdict"]
+    assert main(["train", "--data", str(reviews), "--test", "test.csv", *columns, "--quiet"]) == 2
+    assert "'goood' in 45 rows, and the train split has not. Did you mean 'good'?" in capsys.readouterr().err

@@ -22,6 +22,8 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "identifiable": ("val/identifiability/identifiable", NUMBER),
     "nullity": ("val/identifiability/nullity", "{:.2f}".format),
     "margin": ("val/identifiability/margin", "{:.2g}".format),
+    "key ambiguity": ("val/identifiability/key_ambiguity", "{:.2f}".format),
+    "slack": ("val/identifiability/slack", NUMBER),
     "Pearson": ("val/effective_attention/pearson", NUMBER),
     "  sums kept": ("val/effective_attention/pearson_preserve_sum", NUMBER),
     "residual": ("val/effective_attention/residual", NUMBER),
