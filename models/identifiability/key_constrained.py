@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .effective import kept_weights
-from .null_space import ValueDecomposition, refuse_non_finite
+from .null_space import ValueDecomposition, orthonormal_basis, refuse_non_finite
 
 RTOL = 1e-10  # of a rank under a distribution, and of a canonical correlation
 
@@ -102,9 +102,7 @@ def _directions(rows: Tensor, matrix: Tensor) -> Tensor:
     """
     root, matrix = rows.sqrt()[..., None], matrix[..., None, :, :]
     mean = (rows / rows.sum(-1, keepdim=True).clamp(min=RTOL))[..., None, :] @ matrix  # (..., rows, 1, d)
-    left, singular_values, _ = torch.linalg.svd(root * (matrix - mean), full_matrices=False)
-    size = torch.linalg.matrix_norm(root * matrix)
-    return left * (singular_values > RTOL * size[..., None])[..., None, :]
+    return orthonormal_basis(root * (matrix - mean), RTOL * torch.linalg.matrix_norm(root * matrix))
 
 
 def _smallest(correlations: Tensor, rank: Tensor) -> Tensor:

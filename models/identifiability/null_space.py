@@ -202,6 +202,31 @@ def layer_null_space(
     )
 
 
+def orthonormal_basis(
+    matrix: Float[Tensor, "*batch n k"], tolerance: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch n r"]:
+    """Orthonormal basis of the columns, r = min(n, k), 0 past the rank; singular values up to `tolerance` count as 0.
+
+    The rank is certainly full where `1 / |R^-1| <= sigma_k` exceeds the tolerance, R from the thin QR; there its Q,
+    several times cheaper than the SVD, is the answer.
+    """
+    n, k = matrix.shape[-2:]
+    if n < k:
+        return _basis_by_svd(matrix, tolerance)
+    basis, triangle = torch.linalg.qr(matrix)
+    eye = torch.eye(k, dtype=matrix.dtype, device=matrix.device)
+    inverse = torch.linalg.solve_triangular(triangle, eye, upper=True)
+    unsure = ~(1 / torch.linalg.matrix_norm(inverse) > tolerance)
+    if unsure.any():
+        basis[unsure] = _basis_by_svd(matrix[unsure], tolerance[unsure])
+    return basis
+
+
+def _basis_by_svd(matrix: Tensor, tolerance: Tensor) -> Tensor:
+    left, singular_values, _ = torch.linalg.svd(matrix, full_matrices=False)
+    return left * (singular_values > tolerance[..., None])[..., None, :]
+
+
 def refuse_non_finite(name: str, tensor: Tensor) -> None:
     """Raise a ValueError that names the first leading index where a matrix of `tensor` (..., n, d) is not finite."""
     bad = ~tensor.isfinite().flatten(-2).all(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .effective import kept_weights
 from .key_constrained import chosen_rows
-from .null_space import ValueDecomposition
+from .null_space import ValueDecomposition, orthonormal_basis
 
 RTOL = 1e-13  # of the rank of a row's constraints
 LEAST = 1e-12  # part of a token's direction that has to be free
@@ -78,8 +78,7 @@ def _hidden_changes(shown: Tensor) -> tuple[Tensor, Tensor]:
 
     The latter, *(..., rows, n)*, is how much rounding lets a column of the projection show.
     """
-    left, singular_values, _ = torch.linalg.svd(shown, full_matrices=False)
-    left = left * (singular_values > RTOL * singular_values[..., :1])[..., None, :]
+    left = orthonormal_basis(shown, RTOL * torch.linalg.matrix_norm(shown))
     breach = (shown.mT - (shown.mT @ left) @ left.mT).norm(dim=-2) + torch.finfo(shown.dtype).eps
     hidden = -left @ left.mT
     hidden.diagonal(dim1=-2, dim2=-1).add_(1)
