@@ -14,6 +14,9 @@ from ..models.layers.presets import head_size
 from .errors import UserError, near_match
 from .schema import RunSettings
 
+# Settings that libraries would refuse late, or by a trace.
+NUMBERS = ("trainer.max_epochs", "trainer.gradient_clip_val", "optimizer.lr", "optimizer.weight_decay")
+
 OmegaConf.register_new_resolver("head_size", head_size, replace=True)
 
 
@@ -34,9 +37,16 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
             typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
             for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
                 OmegaConf.resolve(section)
+            _check_numbers(typed)
             return typed
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error)) from None
+
+
+def _check_numbers(cfg: DictConfig) -> None:
+    for key in NUMBERS:
+        if not isinstance(value := OmegaConf.select(cfg, key, default=0), int | float | None):
+            raise UserError(f"{key} is {value!r}: give a number.")
 
 
 def override(key: str, value: str) -> str:

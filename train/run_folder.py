@@ -66,6 +66,8 @@ def prediction_table(recorder: PredictionRecorder, data: TextData) -> pd.DataFra
 def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: dict[str, float]) -> dict[str, Any]:
     """All figures of a run, flat."""
     rows = {f"{split}/rows": report.rows for split, report in data.reports.items()}
+    if "test" in data.reports:
+        rows["test/right"] = round(scores["test/accuracy"] * rows["test/rows"])
     facts = {
         "format_version": FORMAT_VERSION,
         "preset": cfg.preset,

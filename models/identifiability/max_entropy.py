@@ -97,7 +97,7 @@ def _maximise(
             break
         step = _newton_step(weights[far], gradient[far], basis, products)
         logits[open_rows] = current[far] + step
-    return answer, torch.ones(len(rows), dtype=torch.bool).index_fill(0, open_rows, False)
+    return answer, rows.new_ones(len(rows), dtype=torch.bool).index_fill(0, open_rows, False)
 
 
 def _newton_step(weights: Tensor, gradient: Tensor, basis: Tensor, products: Tensor) -> Tensor:

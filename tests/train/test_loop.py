@@ -3,9 +3,11 @@ import json
 import pandas as pd
 import pytest
 import torch
-from identiformer.train import train
+from identiformer.train import predict, train
+from identiformer.train.composing import compose_config
+from identiformer.train.data.prepare import prepare
 from identiformer.train.errors import UserError
-from identiformer.train.loop import run
+from identiformer.train.loop import class_weight, run
 from omegaconf import OmegaConf
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -111,3 +113,77 @@ def test_a_config_with_a_stray_layer_is_refused():
 def test_sizes_that_do_not_fit_are_refused(small, reviews):
     with pytest.raises(UserError, match="merge_heads"):
         train([*small, "model.merge_heads=add"], data=str(reviews), text=["review"], label="verdict")
+
+
+@pytest.fixture
+def as_formats(reviews, tmp_path):
+    """The same rows as CSV, TSV, JSONL and parquet."""
+    table = pd.read_csv(reviews)
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_csv(tmp_path / "a.tsv", index=False, sep="\t")
+    table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    table.to_parquet(tmp_path / "a.parquet")
+    return [tmp_path / f"a.{ending}" for ending in ("csv", "tsv", "jsonl", "parquet")]
+
+
+def test_every_format_gives_the_same_model_bit_by_bit(as_formats, small, tmp_path):
+    options = {"text": ["review"], "label": "verdict"}
+    overrides = [*small, "trainer.max_epochs=1", f"runs={tmp_path}"]
+    first, *others = [train(overrides, data=str(path), **options) for path in as_formats]
+    for other in others:
+        assert other.summary["data_hash"] == first.summary["data_hash"]
+        for name, tensor in first.model.state_dict().items():
+            assert torch.equal(other.model.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "wordpiece"])
+def test_a_trained_tokenizer_of_another_kind_trains_and_loads(tokenizer, reviews, small, tmp_path):
+    overrides = [*small, f"runs={tmp_path}", f"data.tokenizer={tokenizer}", "data.vocab_size=400", "data.max_length=40"]
+    result = train(overrides, data=str(reviews), text=["review"], label="verdict")
+    assert result.summary["val/accuracy"] > 0.8
+    assert predict(str(result.folder), data=str(reviews)).shape == (90, 5)
+
+
+@pytest.mark.parametrize(
+    "override", ["trainer=bf16", "scheduler=linear", "model.pooling=first", "class_weight=balanced"]
+)
+def test_an_option_trains(override, reviews, small, tmp_path):
+    overrides = [override, *small, "trainer.max_epochs=1", f"runs={tmp_path}"]
+    result = train(overrides, data=str(reviews), text=["review"], label="verdict")
+    assert 0 <= result.summary["test/accuracy"] <= 1
+    assert result.summary["val/identifiability/identifiable"] <= 1
+
+
+def test_early_stopping_stops(reviews, small, tmp_path):
+    overrides = ["callbacks=early_stopping", "callbacks.early_stopping.patience=2", *small, "optimizer.lr=0.0"]
+    result = train(
+        [*overrides, "trainer.max_epochs=30", f"runs={tmp_path}"], data=str(reviews), text=["review"], label="verdict"
+    )
+    lines = (result.folder / "identifiability.jsonl").read_text().splitlines()
+    assert {json.loads(line)["epoch"] for line in lines} == {0, 1, 2}  # the first, and two that are no better
+
+
+def test_tensorboard_stands_beside_the_csv_log(reviews, small, tmp_path):
+    overrides = ["logger=tensorboard", *small, "trainer.max_epochs=1", f"runs={tmp_path}"]
+    folder = train(overrides, data=str(reviews), text=["review"], label="verdict").folder
+    assert (folder / "metrics.csv").exists()
+    assert list((folder / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize("layer", ["standard", "identifiable", "shared_value"])
+def test_one_batch_is_learnt_by_heart(layer, reviews, small, tmp_path):
+    overrides = ["trainer=overfit_one_batch", f"layer={layer}", *small, "trainer.max_epochs=30", f"runs={tmp_path}"]
+    result = train(overrides, data=str(reviews), text=["review"], label="verdict")
+    assert result.summary["test/accuracy"] == 1.0
+    assert result.summary["train/rows"] == 8
+
+
+def test_balanced_weights_let_rare_classes_count_as_much(tmp_path, small):
+    rows = [["fine", "good"]] * 36 + [["dull", "bad"]] * 12
+    pd.DataFrame(rows, columns=["text", "label"]).to_csv(tmp_path / "a.csv", index=False)
+    data = prepare(compose_config(["data=files", f"data.train={tmp_path / 'a.csv'}"]).data)
+    weights = class_weight("balanced", data)
+    counts = torch.tensor(list(data.reports["train"].labels.values()))
+    assert torch.allclose(weights * counts, torch.full((2,), counts.sum() / 2))
+    with pytest.raises(UserError, match="choose balanced or null"):
+        class_weight("balance", data)

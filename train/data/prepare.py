@@ -59,7 +59,7 @@ class TextData:
     """All that a run needs to know of its data.
 
     Attributes:
-        splits: Tokenised rows: `row`, `input_ids`, `attention_mask`, `labels`.
+        splits: Tokenised rows: `row`, `input_ids`, `length`, `labels`.
         label_names: Class names in the order of their numbers.
         tokenizer: The tokenizer, whose `model_max_length` is the length at which texts are cut.
         columns: Where texts and labels were read.
@@ -109,14 +109,19 @@ def one_batch(data: TextData, size: int) -> TextData:
 
 
 def tokenize(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Replace `text` by `input_ids` and `attention_mask`, cut at the tokenizer's length; `length` is that before."""
+    """Replace `text` by `input_ids`, cut at the tokenizer's length, and `length`, that before."""
+    # The mask is made when a batch is padded.
+    only_ids: dict[str, Any] = {"return_token_type_ids": False, "return_attention_mask": False}
     separator = f" {tokenizer.sep_token} " if tokenizer.sep_token else " "
 
     def encode(batch: dict[str, list]) -> dict[str, list]:
         texts = [_join(text, separator) for text in batch["text"]]
-        whole = tokenizer(texts, verbose=False, return_token_type_ids=False)
-        cut = tokenizer(texts, truncation=True, return_token_type_ids=False)
-        return {**cut, "length": [len(ids) for ids in whole["input_ids"]]}
+        ids = tokenizer(texts, verbose=False, **only_ids)["input_ids"]
+        lengths = [len(tokens) for tokens in ids]
+        for place, length in enumerate(lengths):
+            if length > tokenizer.model_max_length:
+                ids[place] = tokenizer(texts[place], truncation=True, **only_ids)["input_ids"]
+        return {"input_ids": ids, "length": lengths}
 
     return dataset.map(encode, batched=True, remove_columns=["text", "label"])
 

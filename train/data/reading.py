@@ -55,6 +55,8 @@ def read_file(path: str | Path, columns: Columns) -> Dataset:
     source = {"path": str(path), "columns": columns, "content": _content_hash(path)}
     try:
         return Dataset.from_generator(_rows, features=FEATURES, gen_kwargs=source)  # pyright: ignore[reportReturnType]
+    except ValueError:  # what `datasets` makes of a file without rows
+        raise UserError(f"{path} has no rows.") from None
     except DatasetGenerationError as error:
         cause = error.__cause__ or error
         raise cause if isinstance(cause, UserError) else UserError(f"{path}: {cause}") from None

@@ -17,7 +17,7 @@ Made by `{command}`.
 |---|---|---|
 {figures}
 
-{parameters:,} parameters; {versions}.
+{right}{parameters:,} parameters; {versions}.
 
 ## Use
 
@@ -49,11 +49,14 @@ FIGURES = (
 def write_card(path: Path, preset: str, command: str, summary: dict[str, Any]) -> None:
     """Write a model's card from its run's summary."""
     rows = [f"| {name} | {_figure(summary, f'val/{name}')} | {_figure(summary, f'test/{name}')} |" for name in FIGURES]
+    tested = "test/right" in summary
+    right = f"{summary['test/right']:,} of {summary['test/rows']:,} test texts right; " if tested else ""
     versions = [f"{key.split('/')[1]} {value}" for key, value in summary.items() if key.startswith("versions/")]
     card = CARD.format(
         preset=preset,
         command=command,
         figures="\n".join(rows),
+        right=right,
         parameters=summary["parameters"],
         versions=", ".join(versions),
     )

@@ -22,6 +22,8 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "identifiable": ("val/identifiability/identifiable", NUMBER),
     "nullity": ("val/identifiability/nullity", "{:.2f}".format),
     "margin": ("val/identifiability/margin", "{:.2g}".format),
+    "key ambiguity": ("val/identifiability/key_ambiguity", "{:.2f}".format),
+    "slack": ("val/identifiability/slack", NUMBER),
     "Pearson": ("val/effective_attention/pearson", NUMBER),
     "  sums kept": ("val/effective_attention/pearson_preserve_sum", NUMBER),
     "residual": ("val/effective_attention/residual", NUMBER),
@@ -54,6 +56,5 @@ def _read(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not the folder of a finished run: it has no summary.json.")
     summary = json.loads(path.read_text(encoding="utf-8")) | {"run": folder.name}
     if "test/accuracy" in summary:
-        rows = summary["test/rows"]
-        summary["test/accuracy_interval"] = accuracy_interval(round(summary["test/accuracy"] * rows), rows)
+        summary["test/accuracy_interval"] = accuracy_interval(summary["test/right"], summary["test/rows"])
     return summary

@@ -4,7 +4,7 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from identiformer.train.data.batches import LengthBatchSampler, PositionedLoader
-from identiformer.train.data.tokenizer import train_word_tokenizer
+from identiformer.train.data.tokenizer import make_tokenizer
 
 
 @given(
@@ -40,7 +40,7 @@ def test_batches_hold_texts_of_similar_length():
 
 @pytest.fixture
 def make_loader():
-    tokenizer = train_word_tokenizer(["a b c"] * 2, 10, 9)
+    tokenizer = make_tokenizer("word", ["a b c"] * 2, 10, 9)
     texts = [["a"] * (1 + number % 5) for number in range(23)]
     ids = [tokenizer(text, is_split_into_words=True).input_ids for text in texts]
     columns = {"row": range(23), "labels": [0] * 23, "input_ids": ids, "attention_mask": [[1] * len(i) for i in ids]}

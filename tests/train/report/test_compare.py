@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 def test_a_run_is_read_with_the_interval_of_its_accuracy(tmp_path):
-    (tmp_path / "summary.json").write_text(json.dumps({"test/accuracy": 0.9, "test/rows": 100, "preset": "standard"}))
+    (tmp_path / "summary.json").write_text(json.dumps({"test/accuracy": 0.9, "test/right": 90, "test/rows": 100}))
     (summary,) = compare([tmp_path])
     # Wilson's interval for 90 of 100, from its formula: (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)
     assert summary["test/accuracy_interval"] == pytest.approx([0.825634, 0.944771], abs=1e-6)
