@@ -26,7 +26,7 @@ class HeadMaps:
         max_entropy_converged: Whether each of its rows was found, *(n,)*.
         slack_lower: What each weight can at least fall to, *(n, n)*.
         slack_upper: What each weight can at least rise to.
-        key_ambiguity: Dimension of what a query can change unseen, for each row, *(n,)*.
+        key_ambiguity_by_row: Dimension of what a query can change unseen, for each row, *(n,)*.
         token: The row whose exact intervals were computed; None: no row.
         interval_lower: The least weights of that row, *(n,)*; None without one.
         interval_upper: Its largest weights.
@@ -39,7 +39,7 @@ class HeadMaps:
     max_entropy_converged: Tensor
     slack_lower: Tensor
     slack_upper: Tensor
-    key_ambiguity: Tensor
+    key_ambiguity_by_row: Tensor
     token: int | None = None
     interval_lower: Tensor | None = None
     interval_upper: Tensor | None = None
@@ -66,7 +66,7 @@ def head_maps(record: HeadRecord, head: int, token: int | None = None) -> HeadMa
         max_entropy_converged=found.converged,
         slack_lower=lower,
         slack_upper=upper,
-        key_ambiguity=ambiguity,
+        key_ambiguity_by_row=ambiguity,
         token=token,
         interval_lower=ends[0],
         interval_upper=ends[1],

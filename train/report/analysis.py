@@ -29,7 +29,7 @@ COLUMNS = {
 }
 LOOK: dict[str, Any] = {"title_justify": "left", "box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 MATRICES = ("raw", "effective", "effective_preserve_sum", "max_entropy", "slack_lower", "slack_upper")
-VECTORS = ("max_entropy_converged", "key_ambiguity")
+VECTORS = ("max_entropy_converged", "key_ambiguity_by_row")
 INTERVAL = ("interval_lower", "interval_upper")
 
 
