@@ -136,6 +136,48 @@ def predict(
     _answer(work)
 
 
+@app.command()
+def analyze(
+    model: Model,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; with k text columns, every k are one row.")] = None,
+    data: Data = None,
+    text: Text = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    row: Annotated[int | None, typer.Option("--row", help="Only this row of the file, from 1.")] = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="Layer of --token and --png, from 0.")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Head of --token and --png, from 0.")] = None,
+    token: Annotated[int | None, typer.Option("--token", help="Token, from 0, whose weights are listed.")] = None,
+    json: Annotated[str | None, typer.Option("--json", help="File to write everything to.")] = None,
+    csv: Annotated[str | None, typer.Option("--csv", help="File to write all maps to, a line per weight.")] = None,
+    png: Annotated[str | None, typer.Option("--png", help="Picture to draw of one head's maps.")] = None,
+    hide_special: Annotated[bool, typer.Option("--hide-special", help="Show no special tokens, as [CLS].")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure each head's attention on texts: how far it is determined, and what it could be instead.
+
+    - `identiformer analyze checkpoints/movie-snippets-identifiable "a fine film"`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --row 3 --layer 0 --head 2 --token 5`
+    - `identiformer analyze runs/demo/standard-... "a fine film" --png film.png --json film.json --csv film.csv`
+    """
+
+    def work() -> None:
+        from rich.console import Console
+
+        from .analyzing import analyze as run
+        from .report.analysis import head_table, token_table
+
+        options = {"encoding": encoding or "utf-8", "separator": separator, "row": row, "quiet": quiet}
+        options |= {"layer": layer, "head": head, "token": token, "hide_special": hide_special}
+        found = run(model, texts or (), data=data, text=text or (), json=json, csv=csv, png=png, **options)
+        if not quiet:
+            Console().print(head_table(found.table))
+        if not quiet and found.tokens is not None:
+            Console().print(token_table(found.tokens, found.title, hide_special))
+
+    _answer(work)
+
+
 @app.command("data", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def describe_data(
     context: typer.Context,

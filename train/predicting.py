@@ -76,6 +76,26 @@ def load_model(name: str) -> Loaded:
     return Loaded(model.eval(), tokenizer, columns)
 
 
+def read_rows(
+    loaded: Loaded,
+    texts: Sequence[str],
+    *,
+    data: str | None,
+    text: Sequence[str],
+    encoding: str,
+    separator: str | None,
+) -> Dataset:
+    """Rows of texts given literally or in a file, without labels; none is left out.
+
+    Raises:
+        UserError: If the file cannot be read, or there are neither texts nor a file, or both.
+    """
+    columns = Columns(tuple(text) or loaded.columns.text, None, encoding, separator)
+    if (data is None) == (not texts):
+        raise UserError("Give either texts or a file by --data.")
+    return _rows_of(texts, len(columns.text)) if data is None else read_file(data, columns)
+
+
 @calm_libraries()
 def predict(
     model: str,
@@ -105,10 +125,7 @@ def predict(
         UserError: If the model or the file cannot be read, or there is nothing to predict.
     """
     loaded = load_model(model)
-    columns = Columns(tuple(text) or loaded.columns.text, None, encoding, separator)
-    if (data is None) == (not texts):
-        raise UserError("Give either texts or a file by --data.")
-    rows = _rows_of(texts, len(columns.text)) if data is None else read_file(data, columns)
+    rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
     numbers, probabilities = _probabilities(loaded, tokenize(rows, loaded.tokenizer), quiet)
     return class_table(numbers, probabilities, loaded.label_names)
 
