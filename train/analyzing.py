@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerBase
 from ..models import HeadRecord, record_heads
 from ..models.adapters import attention_modules
 from ..models.adapters import heads as heads_of
-from ..models.identifiability import null_space
 from .calm import calm_libraries
 from .data.prepare import tokenize
 from .errors import UserError
@@ -213,11 +212,10 @@ def _records(loaded: Loaded, row: Any) -> list[HeadRecord]:
 def _measures(record: HeadRecord, text: AnalyzedText) -> list[dict[str, float]]:
     """The measures of each head of a record of one text."""
     _refuse_non_finite(record, text)
-    space = null_space(record.value, record.output_map)
     numbers = measure_heads(record, rows=None)[0].tolist()
     names = [name.split("/")[1] for name in MEASURES]
-    sizes = ({"length": len(text.tokens), "rank": rank} for rank in space.rank[0].tolist())
-    return [size | dict(zip(names, line, strict=True)) for size, line in zip(sizes, numbers, strict=True)]
+    length, heads = len(text.tokens), [dict(zip(names, line, strict=True)) for line in numbers]
+    return [{"length": length, "rank": length - int(head["nullity"]), **head} for head in heads]
 
 
 def _refuse_non_finite(record: HeadRecord, text: AnalyzedText) -> None:

@@ -20,7 +20,7 @@ from .callbacks import PredictionRecorder
 from .calm import calm_libraries
 from .checkpoints import WholeCheckpointIO
 from .classifier import TextClassifier
-from .data.batches import LengthBatchSampler, PositionedLoader
+from .data.batches import PositionedLoader, batches_of
 from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError
@@ -135,10 +135,9 @@ def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, folder: Pa
 
 def loader(data: TextData, split: str, cfg: DictConfig) -> PositionedLoader:
     """Batches of a split: the train split shuffled, others by length."""
-    lengths = data.reports[split].lengths
-    sampler = LengthBatchSampler(lengths, cfg.data.batch_size, shuffle=split == "train", seed=cfg.seed)
-    rows = data.splits[split].remove_columns("length")
-    return PositionedLoader(rows, sampler, data.tokenizer, cfg.data.workers)
+    size, workers = cfg.data.batch_size, cfg.data.workers
+    shuffle = split == "train"
+    return batches_of(data.splits[split], data.tokenizer, size, shuffle=shuffle, seed=cfg.seed, workers=workers)
 
 
 def build_trainer(cfg: DictConfig, folder: Path, recorder: PredictionRecorder) -> L.Trainer:

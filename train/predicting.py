@@ -18,13 +18,15 @@ from .. import models  # noqa: F401 (registers our architecture)
 from .callbacks import IdentifiabilityMonitor, PredictionRecorder
 from .calm import calm_libraries
 from .classifier import TextClassifier
-from .data.batches import LengthBatchSampler, PositionedLoader
+from .data.batches import batches_of
 from .data.labels import encode_labels
 from .data.prepare import drop_unusable, tokenize
 from .data.reading import FEATURES, Columns, read_file
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError
 from .statistics import accuracy_interval
+
+BATCH_SIZE = 32
 
 
 class Loaded(NamedTuple):
@@ -223,12 +225,6 @@ def _rows_of(texts: Sequence[str], columns: int) -> Dataset:
     return Dataset.from_dict(table, features=FEATURES)
 
 
-def _loader(loaded: Loaded, rows: Dataset) -> PositionedLoader:
-    lengths = np.minimum(rows["length"], loaded.tokenizer.model_max_length)
-    sampler = LengthBatchSampler(lengths, 32, shuffle=False)
-    return PositionedLoader(rows.remove_columns("length"), sampler, loaded.tokenizer)
-
-
 @torch.inference_mode()
 def _probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, Tensor]:
     """Row numbers *(rows,)*, rising, and class probabilities *(rows, classes)*."""
@@ -236,7 +232,7 @@ def _probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, 
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, len(loaded.label_names))
     model: Any = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     recorder = PredictionRecorder()
-    for batch in track(_loader(loaded, rows), "Predicting", disable=quiet, transient=True):
+    for batch in track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), "Predicting", disable=quiet, transient=True):
         inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
         recorder.record(batch["row"], model(**inputs).logits.float().softmax(-1))
     return recorder.gather()
@@ -254,5 +250,5 @@ def _test(loaded: Loaded, rows: Dataset, texts: int | None) -> tuple[dict[str, f
         callbacks=[IdentifiabilityMonitor(texts=texts), recorder],
     )
     module = TextClassifier(loaded.model, optimizer=torch.optim.AdamW)
-    scores = trainer.test(module, _loader(loaded, rows), verbose=False)[0]
+    scores = trainer.test(module, batches_of(rows, loaded.tokenizer, BATCH_SIZE), verbose=False)[0]
     return {name.removeprefix("test/"): value for name, value in scores.items()}, recorder

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
@@ -44,6 +45,21 @@ class LengthBatchSampler(Sampler[list[int]]):
         if self.shuffle:
             generator.shuffle(batches)
         return batches
+
+
+def batches_of(
+    rows: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    workers: int = 0,
+) -> "PositionedLoader":
+    """A loader of tokenised rows, which know their `length` before they were cut."""
+    lengths = np.asarray(rows["length"], dtype=int).clip(max=tokenizer.model_max_length)
+    sampler = LengthBatchSampler(lengths, batch_size, shuffle=shuffle, seed=seed)
+    return PositionedLoader(rows.remove_columns("length"), sampler, tokenizer, workers)
 
 
 class PositionedLoader(DataLoader):
