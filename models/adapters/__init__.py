@@ -11,7 +11,7 @@ from .base import Affine, Call, Heads
 
 ADAPTERS = (ours,)
 
-__all__ = ["ADAPTERS", "Affine", "Call", "Heads", "attention_modules", "heads"]
+__all__ = ["ADAPTERS", "Affine", "Call", "Heads", "attention_modules", "encoder_layers", "heads"]
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -27,6 +27,26 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
     return found
 
 
+def encoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The encoder layers around the `attention_modules` of `model`: items of its module lists, or else `model` itself.
+
+    Raises:
+        ValueError: If there is none; the message says what is known.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    return [_listed(model, names[module]) for module in attention_modules(model)]
+
+
 def heads(module: nn.Module) -> Heads | None:
     """What the first adapter that knows `module` says of its heads; None if none does."""
     return next((found for adapter in ADAPTERS if (found := adapter.heads(module))), None)
+
+
+def _listed(model: nn.Module, name: str) -> nn.Module:
+    """The innermost module around `name` that is an item of a list; `model` if there is no list."""
+    while name:
+        parent = name.rpartition(".")[0]
+        if isinstance(model.get_submodule(parent), nn.ModuleList | nn.Sequential):
+            return model.get_submodule(name)
+        name = parent
+    return model
