@@ -1,16 +1,17 @@
 """Recording what each attention head of a model saw and did, whatever kernel the model runs on."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .adapters import Affine, Heads, attention_modules
+from .adapters import Affine, Call, Heads, attention_modules
 from .adapters import heads as heads_of
-from .functional.attention import attention_weights
+from .functional.attention import attention_weights, rotate
 from .functional.masks import zero_padding
 
 
@@ -24,17 +25,29 @@ class HeadRecord:
 
     Attributes:
         layer: Number of the attention module in the model, from 0.
-        hidden: The module's input, *(batch, token, d_model)*, as it ran.
-        keep: True for tokens, False for padding, *(batch, token)*; None when nothing is padded.
-        bias: Whatever was added to the scores but `keep`; None if nothing was.
+        call: What the module was called with.
+        heads: The module's own maps.
     """
 
     layer: int
-    hidden: Tensor
-    keep: Tensor | None
-    bias: Tensor | None
+    call: Call
     heads: Heads
     versions: tuple[int, ...]
+
+    @property
+    def hidden(self) -> Tensor:
+        """The module's input, *(batch, token, d_model)*, as it ran."""
+        return self.call.hidden
+
+    @property
+    def keep(self) -> Tensor | None:
+        """True for tokens, False for padding, *(batch, token)*; None when nothing is padded."""
+        return self.call.keep
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Whatever was added to the scores but `keep`; None if nothing was."""
+        return self.call.bias
 
     @property
     def merge_heads(self) -> str:
@@ -43,18 +56,19 @@ class HeadRecord:
 
     @property
     def query(self) -> Tensor:
-        """Queries, *(batch, head, token, d_key)*."""
-        return self._project(self.heads.query, self.heads.num_heads)
+        """Queries, *(batch, head, token, d_key)*, turned by their positions where the model does that."""
+        return self._turned(self._project(self.heads.query, self.hidden, self.heads.num_heads))
 
     @property
     def key(self) -> Tensor:
-        """Keys, *(batch, head, token, d_key)*."""
-        return self._project(self.heads.key, self.heads.num_heads)
+        """Keys, *(batch, head, token, d_key)*, turned likewise."""
+        return self._turned(self._project(self.heads.key, self.call.key_hidden, self.heads.num_heads))
 
     @property
     def value(self) -> Tensor:
         """Values, biases included, *(batch, head, token, d_value)*; expanded where heads share them."""
-        return self._per_head(self._project(self.heads.value, self.heads.num_value_heads), dim=1)
+        number = self.heads.num_value_heads or self.heads.num_heads
+        return self._per_head(self._project(self.heads.value, self.call.value_hidden, number), dim=1)
 
     @property
     def output_map(self) -> Tensor:
@@ -72,11 +86,7 @@ class HeadRecord:
 
     def select(self, texts: Tensor) -> "HeadRecord":
         """The record of some of the batch's texts, given by their positions *(texts,)*."""
-        bias = self.bias
-        if bias is not None and bias.ndim == 4 and len(bias) == len(self.hidden):
-            bias = bias[texts]
-        keep = None if self.keep is None else self.keep[texts]
-        return replace(self, hidden=self.hidden[texts], keep=keep, bias=bias)
+        return replace(self, call=self.call.select(texts))
 
     def _refuse_changed(self) -> None:
         if self.versions != _versions(self.heads):
@@ -84,9 +94,14 @@ class HeadRecord:
                 f"Layer {self.layer}: the model changed after it was recorded; read records before that."
             )
 
-    def _project(self, affine: Affine, number: int) -> Tensor:
+    def _turned(self, projected: Tensor) -> Tensor:
+        if self.call.rotation is None:
+            return projected
+        return rotate(projected, *map(_exact, self.call.rotation))
+
+    def _project(self, affine: Affine, hidden: Tensor | None, number: int) -> Tensor:
         self._refuse_changed()
-        hidden = _exact(zero_padding(self.hidden, self.keep))
+        hidden = _exact(zero_padding(self.hidden if hidden is None else hidden, self.keep))
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             return affine(hidden).unflatten(-1, (number, -1)).transpose(1, 2)
 
@@ -118,30 +133,44 @@ def record_heads(model: nn.Module, layers: Iterable[int] | None = None) -> Itera
     if missing := [layer for layer in wanted if not 0 <= layer < len(modules)]:
         raise ValueError(f"There is no layer {missing[0]}: the model has layers 0 to {len(modules) - 1}.")
     records: list[HeadRecord] = []
-    handles = [
-        modules[layer].register_forward_pre_hook(_recorder(layer, records), with_kwargs=True) for layer in wanted
-    ]
-    try:
+    with ExitStack() as stack:
+        for layer in wanted:
+            stack.enter_context(_recording(modules[layer], layer, records))
         yield records
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _recorder(layer: int, records: list[HeadRecord]) -> Callable[[nn.Module, tuple, dict[str, Any]], None]:
-    def record(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+@contextmanager
+def _recording(module: nn.Module, layer: int, records: list[HeadRecord]) -> Iterator[None]:
+    """Record what `module` is called with. Its forward is wrapped: a hook would turn off PyTorch's encoder kernel."""
+    forward, own = module.forward, vars(module).get("forward")
+
+    @wraps(forward)
+    def record(*args: Any, **kwargs: Any) -> Any:
         heads = heads_of(module)
         assert heads is not None  # attention_modules found it
-        hidden, keep, bias = heads.read(*args, **kwargs)
-        bias = None if bias is None else bias.detach()
-        records.append(HeadRecord(layer, hidden.detach(), keep, bias, heads, _versions(heads)))
+        call = _detached(heads.read(*args, **kwargs))
+        records.append(HeadRecord(layer, call, heads, _versions(heads)))
+        return forward(*args, **kwargs)
 
-    return record
+    module.forward = record
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+def _detached(call: Call) -> Call:
+    rotation = call.rotation and (call.rotation[0].detach(), call.rotation[1].detach())
+    tensors = {name: tensor.detach() for name, tensor in call._asdict().items() if isinstance(tensor, Tensor)}
+    return call._replace(**tensors, rotation=rotation)
 
 
 def _versions(heads: Heads) -> tuple[int, ...]:
     """Numbers that change when a parameter is written in place."""
-    tensors = [heads.output_map, *heads.query, *heads.key, *heads.value]
+    tensors = [*heads.query, *heads.key, *heads.value, heads.output.weight]
     return tuple(tensor._version for tensor in tensors if tensor is not None and not tensor.is_inference())
 
 

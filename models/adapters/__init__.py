@@ -4,12 +4,14 @@ An adapter has `KNOWS`, what it is for in a few words, and `heads(module)`, whic
 module or None where it does not know the module. To add one, write that file and list it here.
 """
 
+from collections.abc import Iterator
+
 from torch import nn
 
-from . import ours
+from . import bert, modernbert, ours, pytorch
 from .base import Affine, Call, Heads
 
-ADAPTERS = (ours,)
+ADAPTERS = (ours, bert, modernbert, pytorch)
 
 __all__ = ["ADAPTERS", "Affine", "Call", "Heads", "attention_modules", "encoder_layers", "heads"]
 
@@ -20,9 +22,9 @@ def attention_modules(model: nn.Module) -> list[nn.Module]:
     Raises:
         ValueError: If there is none; the message says what is known.
     """
-    found = [module for module in model.modules() if heads(module)]
+    found = list(dict.fromkeys(_outermost(model)))
     if not found:
-        known = ", ".join(adapter.KNOWS for adapter in ADAPTERS)
+        known = "; ".join(adapter.KNOWS for adapter in ADAPTERS)
         raise ValueError(f"{type(model).__name__} holds no attention module that can be read. Known are: {known}.")
     return found
 
@@ -40,6 +42,15 @@ def encoder_layers(model: nn.Module) -> list[nn.Module]:
 def heads(module: nn.Module) -> Heads | None:
     """What the first adapter that knows `module` says of its heads; None if none does."""
     return next((found for adapter in ADAPTERS if (found := adapter.heads(module))), None)
+
+
+def _outermost(module: nn.Module) -> Iterator[nn.Module]:
+    """Modules that an adapter knows, but none inside another."""
+    if heads(module):
+        yield module
+    else:
+        for child in module.children():
+            yield from _outermost(child)
 
 
 def _listed(model: nn.Module, name: str) -> nn.Module:

@@ -1,9 +1,14 @@
-"""What an adapter says of an attention module."""
+"""What an adapter says of an attention module, and what adapters share."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+
+# Masks come as numbers to be added, too: from here down a number closes a position, as no bias of a model does.
+CLOSED = -1e4
 
 
 class Affine(NamedTuple):
@@ -11,6 +16,16 @@ class Affine(NamedTuple):
 
     weight: Tensor
     bias: Tensor | None
+
+    @classmethod
+    def of(cls, linear: nn.Module) -> "Affine":
+        """The map of an `nn.Linear`."""
+        return cls(linear.weight, linear.bias)  # pyright: ignore[reportArgumentType]
+
+    def chunk(self, parts: int) -> tuple["Affine", ...]:
+        """The maps to `parts` equal parts of the output."""
+        biases = (None,) * parts if self.bias is None else self.bias.chunk(parts)
+        return tuple(map(Affine, self.weight.chunk(parts), biases))
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Map *(..., in)* to *(..., out)* in the precision of `hidden`."""
@@ -25,11 +40,28 @@ class Call(NamedTuple):
         hidden: Its input, *(batch, token, d_model)*.
         keep: True for tokens, False for padding, *(batch, token)*; None when nothing is padded.
         bias: Whatever is added to the scores but `keep`, broadcastable to *(batch, head, query, key)*.
+        rotation: Cosines and sines, each *(batch or 1, token, d_key)*, that turn queries and keys (rotary positions).
+        key_hidden: What keys are made of, *(batch, token, ...)*; None: `hidden`.
+        value_hidden: What values are made of, likewise.
     """
 
     hidden: Tensor
     keep: Tensor | None
     bias: Tensor | None
+    rotation: tuple[Tensor, Tensor] | None = None
+    key_hidden: Tensor | None = None
+    value_hidden: Tensor | None = None
+
+    def select(self, texts: Tensor) -> "Call":
+        """The call with some of the batch's texts, given by their positions *(texts,)*."""
+        size = len(self.hidden)
+
+        def pick(tensor: Tensor | None, shared: bool = False) -> Tensor | None:
+            return tensor if tensor is None or shared or len(tensor) != size else tensor[texts]
+
+        bias = pick(self.bias, shared=self.bias is not None and self.bias.ndim < 4)
+        rotation = self.rotation and (pick(self.rotation[0]), pick(self.rotation[1]))
+        return Call(pick(self.hidden), pick(self.keep), bias, rotation, pick(self.key_hidden), pick(self.value_hidden))  # pyright: ignore[reportArgumentType]
 
 
 class Heads(NamedTuple):
@@ -39,18 +71,55 @@ class Heads(NamedTuple):
         query: Hidden states to the queries of all heads, head by head.
         key: The same for keys.
         value: The same for the values of the distinct value heads.
-        output_map: One map per head, or the one shared map, *(num_heads or 1, d_value, d_model)*.
+        output: The merged heads to the module's output.
         num_heads: Number of attention maps.
-        num_value_heads: Number of value maps.
-        merge_heads: "concat", "sum" or "mean".
         read: Takes the arguments of the module's forward and gives the `Call`.
+        dropout: Probability of dropping an attention weight while training.
+        num_value_heads: Number of value maps; None: one per head.
+        merge_heads: "concat", "sum" or "mean".
+        rotary: Whether queries and keys are turned by their positions.
     """
 
     query: Affine
     key: Affine
     value: Affine
-    output_map: Tensor
+    output: Affine
     num_heads: int
-    num_value_heads: int
-    merge_heads: str
     read: Callable[..., Call]
+    dropout: float
+    num_value_heads: int | None = None
+    merge_heads: str = "concat"
+    rotary: bool = False
+
+    @property
+    def output_map(self) -> Tensor:
+        """One output map per head, or the one shared map, *(num_heads or 1, d_value, d_model)*."""
+        maps = self.num_heads if self.merge_heads == "concat" else 1
+        return self.output.weight.mT.unflatten(0, (maps, -1))
+
+
+def split_mask(mask: Tensor | None, texts: int) -> tuple[Tensor | None, Tensor | None]:
+    """Split a mask into `keep` *(texts, key)* and what else there is to add to the scores, each None if there is none.
+
+    A position is padding when no query may attend to it.
+
+    Args:
+        mask: Boolean, True for what may be attended to, or numbers to be added; *(texts or 1, head or 1, query or 1,
+            key)*, or *(texts, key)* with 1 for a token and 0 for padding.
+        texts: The batch size.
+
+    Raises:
+        ValueError: If the mask is not a tensor.
+    """
+    if mask is None:
+        return None, None
+    if not isinstance(mask, Tensor):
+        raise ValueError(f"A {type(mask).__name__} cannot be read: run the model's attention as sdpa or eager.")
+    if mask.ndim == 2:
+        mask = mask[:, None, None].bool()
+    allowed = mask if mask.dtype == torch.bool else mask > CLOSED
+    keep = allowed.any(2).any(1)  # (texts or 1, key)
+    added = torch.zeros(mask.shape, device=mask.device) if mask.dtype == torch.bool else mask.masked_fill(~allowed, 0.0)
+    padding_only = torch.equal(allowed, keep[:, None, None].expand_as(allowed)) and not bool(added.any())
+    bias = None if padding_only else added.masked_fill(~allowed, -math.inf)
+    return None if bool(keep.all()) else keep.expand(texts, -1), bias

@@ -65,6 +65,17 @@ def attend_fused(
     return output.masked_fill(empty, 0.0)
 
 
+def rotate(
+    projected: Float[Tensor, "*batch head token d_key"],
+    cosine: Float[Tensor, "*texts token d_key"],
+    sine: Float[Tensor, "*texts token d_key"],
+) -> Float[Tensor, "*batch head token d_key"]:
+    """Queries or keys turned by their positions (rotary positions, 2104.09864; the two halves of `d_key` pair up)."""
+    first, second = projected.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return projected * cosine.unsqueeze(-3) + turned * sine.unsqueeze(-3)
+
+
 def concat_heads(heads: Float[Tensor, "*batch head query d_value"]) -> Float[Tensor, "*batch query merged"]:
     """Heads side by side, `head * d_value` wide: each meets an output map of its own."""
     return heads.transpose(-3, -2).flatten(-2)

@@ -1,0 +1,28 @@
+"""The adapter for ModernBERT: one packed linear map, rotary positions, some layers with a sliding window."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .base import Affine, Call, Heads, split_mask
+
+KNOWS = "ModernBERT's attention"
+
+
+def heads(module: nn.Module) -> Heads | None:
+    """The heads of `module`, or None if it is not ModernBERT's attention."""
+    if type(module).__name__ != "ModernBertAttention" or not type(module).__module__.startswith("transformers.models."):
+        return None
+    attention: Any = module
+    query, key, value = Affine.of(attention.Wqkv).chunk(3)
+    output, number = Affine.of(attention.Wo), attention.config.num_attention_heads
+    return Heads(query, key, value, output, number, _read, attention.attention_dropout, rotary=True)
+
+
+def _read(
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None,
+    **_: Any,
+) -> Call:
+    return Call(hidden_states, *split_mask(attention_mask, len(hidden_states)), rotation=position_embeddings)
