@@ -11,6 +11,7 @@ from .layers import (
 )
 from .modeling import IdentiformerForSequenceClassification, IdentiformerModel
 from .recording import HeadRecord, record_heads
+from .surgery import SwapReport, swap_encoder_layers
 
 __all__ = [
     "EncoderLayer",
@@ -19,9 +20,11 @@ __all__ = [
     "IdentiformerForSequenceClassification",
     "IdentiformerModel",
     "MultiHeadAttention",
+    "SwapReport",
     "identifiable_layer",
     "record_heads",
     "shared_value_layer",
     "small_key_layer",
     "standard_layer",
+    "swap_encoder_layers",
 ]
