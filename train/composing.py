@@ -41,6 +41,8 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
             typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
             for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
                 OmegaConf.resolve(section)
+            if missing := OmegaConf.missing_keys(typed):
+                raise UserError(f"{min(missing)} is missing: give {min(missing)}=...")
             _check_numbers(typed)
             return typed
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -69,6 +71,8 @@ def _explain(error: Exception) -> str:
         return f"There is no {group} {option!r}; choose among {', '.join(options)}.{near_match(option, options)}"
     if found := re.search(r"Could not override '(\S+)'", message):
         return _unknown_key(found[1])
+    if found := re.search(r"Missing mandatory value: (\S+)", message):
+        return f"{found[1]} is missing: give {found[1]}=..."
     message = message.removeprefix("ValueError raised while resolving interpolation: ")
     key = f"{error.full_key}: " if isinstance(error, OmegaConfBaseException) and error.full_key else ""
     return key + message.splitlines()[0]

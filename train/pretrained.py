@@ -87,6 +87,8 @@ def _load(name: str, data: TextData) -> tuple[PreTrainedModel, set[str]]:
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"model.name {name!r} is no model that can be fine-tuned here: {reason}") from None
+    if not data.tokenizer.name_or_path:
+        raise UserError(f"A vocabulary of the data's own means nothing to {name!r}: leave data.tokenizer out.")
     if len(data.tokenizer) > model.config.vocab_size or data.tokenizer.pad_token_id != model.config.pad_token_id:
         raise UserError(
             f"The tokenizer has {len(data.tokenizer)} tokens and pads with {data.tokenizer.pad_token_id}, {name!r} has "
