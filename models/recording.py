@@ -132,6 +132,14 @@ def record_heads(model: nn.Module, layers: Iterable[int] | None = None) -> Itera
 
     Raises:
         ValueError: If the model holds no known attention module, or not as many as `layers` asks for.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(hidden_size=96, num_attention_heads=4, num_hidden_layers=2)).eval()
+        >>> with record_heads(model) as records:
+        ...     output = model(input_ids=torch.tensor([[101, 1037, 2307, 2143, 102]]))
+        >>> [record.weights.shape for record in records]
+        [torch.Size([1, 4, 5, 5]), torch.Size([1, 4, 5, 5])]
     """
     modules = attention_modules(model)
     wanted = range(len(modules)) if layers is None else sorted(set(layers))

@@ -52,6 +52,8 @@ def train(
     - `identiformer train --data reviews.csv --text review --label stars layer=shared_value seed=1`
     - `identiformer train layer=identifiable model.d_key=8 data.max_length=128 trainer.max_epochs=2`
 
+    - `identiformer train model=pretrained model.name=FOLDER_OR_HUB_NAME layer=identifiable`
+
     Layers: `standard`, `small_key`, `identifiable`, `shared_value`.
     """
     overrides = _overrides(context) + (["quiet=true"] if quiet else [])

@@ -92,6 +92,13 @@ def swap_encoder_layers(
     Raises:
         ValueError: If the model holds nothing that is known, or not as many layers, or the sizes cannot preserve what
             it does. Nothing is changed then.
+
+    Example:
+        >>> from transformers import BertConfig, BertForSequenceClassification
+        >>> config = BertConfig(hidden_size=96, num_attention_heads=4, num_hidden_layers=2)
+        >>> model = BertForSequenceClassification(config)
+        >>> print(swap_encoder_layers(model, "identifiable"))
+        2 layers swapped: heads added, d_key 24, d_value 96, 4 value maps; the function is kept exactly
     """
     if layer not in SIZES:
         raise ValueError(f"layer is {layer!r}: choose one of {', '.join(SIZES)}.")
