@@ -135,6 +135,9 @@ def _plan(module: nn.Module, layer: str, given: AttentionSizes, preserve: bool) 
     assert own is not None  # attention_modules found it
     sizes = _own_sizes(own, layer, given.merge_heads) if preserve else SIZES[layer](own.d_model, own.num_heads)
     chosen = {name: value for name, value in given._asdict().items() if value is not None}
+    for name, value in chosen.items():
+        if name != "merge_heads" and value < 1:
+            raise ValueError(f"{name} is {value}: it must be at least 1.")
     with torch.device("cpu"):
         attention = new_attention(own, sizes._replace(**chosen)).double()
     if own.rotary and attention.d_key != own.d_key:
@@ -172,7 +175,7 @@ def _total_variation(record: HeadRecord, attention: MultiHeadAttention) -> Tenso
     assert new is not None
     difference = record.weights - HeadRecord.of(record.layer, new, record.call).weights
     distance = difference.abs().sum(-1).transpose(1, 2) / 2  # (batch, query, head)
-    return (distance.flatten(0, 1) if record.keep is None else distance[record.keep]).mean(0)
+    return (distance.flatten(0, 1) if record.keep is None else distance[record.keep]).mean(0).cpu()
 
 
 def _describe(sizes: AttentionSizes) -> str:

@@ -189,6 +189,7 @@ def test_a_bare_attention_is_swapped_in_place():
         ("Bert", {"layer": "standard", "d_value": 7}, "d_value 7 cannot do exactly .* must be 8, as the model's own"),
         ("Bert", {"layers": [0, 2]}, "There is no layer 2: the model has layers 0 to 1"),
         ("Bert", {"layers": [-1]}, "There is no layer -1"),
+        ("Bert", {"d_key": 0}, "d_key is 0: it must be at least 1"),
         ("Bert", {"merge_heads": "median"}, "merge_heads is 'median'"),
         ("Bert", {"num_value_heads": 2}, "num_value_heads is 2: it must divide num_heads, 3"),
         ("ModernBert", {"d_key": 4}, "Positions turn this model's keys of size 8: d_key cannot be 4"),
