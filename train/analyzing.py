@@ -1,7 +1,7 @@
 """What a trained model's heads do with texts: how far their attention is determined, and what it could be instead."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -104,15 +104,17 @@ def analyze(
             the model is not finite.
     """
     loaded = load_model(model, classifier=False)
-    sizes = _head_counts(loaded)
+    sizes = head_counts(loaded)
     choice = _choice(sizes, layer, head, token, detail=token is not None or png is not None)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
     rows = tokenize(_picked(rows, row, alone=choice is not None), loaded.tokenizer)
+    _check_token(rows, token)
+    wanted = {choice[:2]: [] if token is None else [token]} if choice else {}
     measured, shown = [], None
     with ExitStack() as stack:
         files = [stack.enter_context(kind(path)) for kind, path in ((JsonFile, json), (CsvFile, csv)) if path]
-        advance = stack.enter_context(_progress(len(rows) * sum(sizes), quiet))
-        for read, found in _stream(loaded, rows, choice, everything=bool(files)):
+        advance = stack.enter_context(progress(len(rows) * sum(sizes), quiet))
+        for read, found in stream(loaded, rows, wanted, everything=bool(files)):
             measured.append({"row": read.row, "layer": found.layer, "head": found.head, **found.measures})
             for file in files:
                 file.add(read, found)
@@ -125,10 +127,10 @@ def analyze(
         _draw(png, *shown, hide_special)
     if not shown or token is None:
         return Analysis(pd.DataFrame(measured))
-    return Analysis(pd.DataFrame(measured), _token_weights(*shown), f"{_place(*shown)}, token {token}")
+    return Analysis(pd.DataFrame(measured), _token_weights(*shown, token), f"{_place(*shown)}, token {token}")
 
 
-def _head_counts(loaded: Loaded) -> list[int]:
+def head_counts(loaded: Loaded) -> list[int]:
     """The number of heads of every layer."""
     try:
         modules = attention_modules(loaded.model)
@@ -151,6 +153,13 @@ def _choice(sizes: list[int], layer: int | None, head: int | None, token: int | 
     return Choice(layer, head, token)
 
 
+def _check_token(rows: Dataset, token: int | None) -> None:
+    for row in rows if token is not None else []:
+        if not 0 <= token < len(row["input_ids"]):
+            last = len(row["input_ids"]) - 1
+            raise UserError(f"There is no token {token}: row {row['row']} has tokens 0 to {last}.")
+
+
 def _picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
     """All rows or the one that was asked for, which it must be where one text is shown alone."""
     if row is not None and not 1 <= row <= len(rows):
@@ -163,7 +172,7 @@ def _picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
 
 
 @contextmanager
-def _progress(number: int, quiet: bool) -> Iterator[Callable[[], None]]:
+def progress(number: int, quiet: bool) -> Iterator[Callable[[], None]]:
     """A bar over heads, where somebody looks on; gives what moves it by one."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
@@ -171,22 +180,22 @@ def _progress(number: int, quiet: bool) -> Iterator[Callable[[], None]]:
         yield lambda: progress.advance(task)
 
 
-def _stream(
-    loaded: Loaded, rows: Dataset, choice: Choice | None, everything: bool
+def stream(
+    loaded: Loaded, rows: Dataset, wanted: Mapping[tuple[int, int], Sequence[int]], everything: bool
 ) -> Iterator[tuple[AnalyzedText, AnalyzedHead]]:
-    """All heads of one text after the other; maps of the chosen head, or of all. Texts without tokens are left out."""
+    """All heads of one text after the other. Texts without tokens are left out.
+
+    Maps are those of `wanted` (layer, head) pairs or of all heads, with exact intervals of the wanted tokens' rows,
+    where the text has such tokens.
+    """
     for row in rows:
         text = _as_read(row, loaded.tokenizer)
-        if choice and choice.token is not None and not 0 <= choice.token < len(text.tokens):
-            last = len(text.tokens) - 1
-            raise UserError(f"There is no token {choice.token}: row {text.row} has tokens 0 to {last}.")
         for record in _records(loaded, row) if text.tokens else []:
             for head, measures in enumerate(_measures(record, text)):
-                chosen = choice is not None and (record.layer, head) == choice[:2]
-                maps = (
-                    _maps(record, head, choice.token if choice and chosen else None) if chosen or everything else None
-                )
-                yield text, AnalyzedHead(record.layer, head, measures, maps)
+                place = record.layer, head
+                tokens = [token for token in wanted.get(place, ()) if token < len(text.tokens)]
+                maps = _maps(record, head, tokens) if everything or place in wanted else None
+                yield text, AnalyzedHead(*place, measures, maps)
 
 
 def _as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
@@ -227,12 +236,13 @@ def _refuse_non_finite(record: HeadRecord, text: AnalyzedText) -> None:
             raise UserError(f"{place}: the {name} hold a number that is not finite, so nothing can be measured there.")
 
 
-def _maps(record: HeadRecord, head: int, token: int | None) -> HeadMaps:
+def _maps(record: HeadRecord, head: int, tokens: list[int]) -> HeadMaps:
     try:
-        return head_maps(record, head, token)
+        return head_maps(record, head, tokens)
     except RuntimeError as error:
+        rows = ", ".join(map(str, tokens))
         raise UserError(
-            f"Layer {record.layer}, head {head}: no intervals were found for token {token}: {error}"
+            f"Layer {record.layer}, head {head}: no intervals were found for token {rows}: {error}"
         ) from None
 
 
@@ -240,12 +250,12 @@ def _place(text: AnalyzedText, head: AnalyzedHead) -> str:
     return f"Row {text.row}, layer {head.layer}, head {head.head}"
 
 
-def _token_weights(text: AnalyzedText, head: AnalyzedHead) -> pd.DataFrame:
+def _token_weights(text: AnalyzedText, head: AnalyzedHead, token: int) -> pd.DataFrame:
     maps: Any = head.maps
     columns = {"position": range(len(text.tokens)), "token": text.tokens, "special": text.special}
-    columns |= {name: getattr(maps, name)[maps.token].tolist() for name in PANELS}
-    columns["max_entropy_converged"] = maps.max_entropy_converged[maps.token].item()
-    return pd.DataFrame(columns | {"lower": maps.interval_lower, "upper": maps.interval_upper})
+    columns |= {name: getattr(maps, name)[token].tolist() for name in PANELS}
+    columns["max_entropy_converged"] = maps.max_entropy_converged[token].item()
+    return pd.DataFrame(columns | maps.intervals[token]._asdict())
 
 
 def _draw(path: str, text: AnalyzedText, head: AnalyzedHead, hide_special: bool) -> None:

@@ -144,8 +144,7 @@ def predict(
     """
     loaded = load_model(model)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
-    numbers, probabilities = _probabilities(loaded, tokenize(rows, loaded.tokenizer), quiet)
-    return class_table(numbers, probabilities, loaded.label_names)
+    return class_table(*probabilities(loaded, tokenize(rows, loaded.tokenizer), quiet), loaded.label_names)
 
 
 @calm_libraries()
@@ -242,7 +241,7 @@ def _rows_of(texts: Sequence[str], columns: int) -> Dataset:
 
 
 @torch.inference_mode()
-def _probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, Tensor]:
+def probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, Tensor]:
     """Row numbers *(rows,)*, rising, and class probabilities *(rows, classes)*."""
     if not len(rows):
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, len(loaded.label_names))

@@ -1,5 +1,6 @@
 """All that can be said of one head's attention over one text: its map, other maps, and how far weights could go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from ...models import HeadRecord
 from ...models.identifiability import attention_intervals, max_entropy_attention
 from ...models.identifiability.effective import effective_from
+from ...models.identifiability.intervals import Intervals
 from ...models.identifiability.key_constrained import ambiguity_of_rows
 from ...models.identifiability.null_space import ValueDecomposition
 from ...models.identifiability.slack import slack_of_rows
@@ -27,9 +29,7 @@ class HeadMaps:
         slack_lower: What each weight can at least fall to, *(n, n)*.
         slack_upper: What each weight can at least rise to.
         key_ambiguity_by_row: Dimension of what a query can change unseen, for each row, *(n,)*.
-        token: The row whose exact intervals were computed; None: no row.
-        interval_lower: The least weights of that row, *(n,)*; None without one.
-        interval_upper: Its largest weights.
+        intervals: Exact intervals of the rows that they were asked for, by the row's token.
     """
 
     raw: Tensor
@@ -40,24 +40,21 @@ class HeadMaps:
     slack_lower: Tensor
     slack_upper: Tensor
     key_ambiguity_by_row: Tensor
-    token: int | None = None
-    interval_lower: Tensor | None = None
-    interval_upper: Tensor | None = None
+    intervals: dict[int, Intervals]
 
 
-def head_maps(record: HeadRecord, head: int, token: int | None = None) -> HeadMaps:
-    """The maps of a head for a record of one text without padding.
+def head_maps(record: HeadRecord, head: int, tokens: Sequence[int] = ()) -> HeadMaps:
+    """The maps of a head for a record of one text without padding, with the exact intervals of some tokens' rows.
 
     Raises:
         ValueError: If a key, a value or a weight is not finite.
-        RuntimeError: If the intervals of the token's row were not found, which rounding alone can cause.
+        RuntimeError: If the intervals of a row were not found, which rounding alone can cause.
     """
     weights, keys, values = record.weights[0, head], record.key[0, head], record.value[0, head]
     output_map = record.output_map[head]
     decomposition = ValueDecomposition(values, output_map)
     found = max_entropy_attention(weights, values, output_map)
     lower, upper, ambiguity = _by_row(weights, keys, decomposition)
-    ends = (None, None) if token is None else attention_intervals(weights[token], values, output_map)
     return HeadMaps(
         raw=weights,
         effective=effective_from(weights, decomposition, preserve_sum=False),
@@ -67,9 +64,7 @@ def head_maps(record: HeadRecord, head: int, token: int | None = None) -> HeadMa
         slack_lower=lower,
         slack_upper=upper,
         key_ambiguity_by_row=ambiguity,
-        token=token,
-        interval_lower=ends[0],
-        interval_upper=ends[1],
+        intervals={token: attention_intervals(weights[token], values, output_map) for token in tokens},
     )
 
 

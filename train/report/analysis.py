@@ -149,9 +149,8 @@ class JsonFile(_File):
         maps = {name: getattr(head.maps, name).tolist() for name in (*MATRICES, *VECTORS)}
         measures = {name: None if math.isnan(value) else value for name, value in head.measures.items()}
         line: dict[str, Any] = {"layer": head.layer, "head": head.head, **measures, **maps}
-        if head.maps.token is not None:
-            lower, upper = (getattr(head.maps, name).tolist() for name in INTERVAL)
-            line["interval"] = {"token": head.maps.token, "lower": lower, "upper": upper}
+        for token, (lower, upper) in head.maps.intervals.items():
+            line["interval"] = {"token": token, "lower": lower.tolist(), "upper": upper.tolist()}
         json.dump(line, self.file, ensure_ascii=False, allow_nan=False)
 
     def finish(self) -> None:
@@ -179,11 +178,11 @@ class CsvFile(_File):
         """Write the lines of a head."""
         assert head.maps is not None
         matrices = [getattr(head.maps, name).tolist() for name in MATRICES]
-        ends = [getattr(head.maps, name).tolist() for name in INTERVAL] if head.maps.token is not None else []
         for query, query_token in enumerate(text.tokens):
+            ends = [end.tolist() for end in head.maps.intervals.get(query, ())]
             for key, key_token in enumerate(text.tokens):
                 place = (text.row, head.layer, head.head, query, query_token, key, key_token)
-                interval = [end[key] for end in ends] if query == head.maps.token else ["", ""]
+                interval = [end[key] for end in ends] or ["", ""]
                 self.writer.writerow([*place, *(matrix[query][key] for matrix in matrices), *interval])
 
 
