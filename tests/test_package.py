@@ -72,6 +72,9 @@ def test_the_wheel_holds_data_and_configs_and_the_sdist_the_tests(wheel):
         "train/data/movie_snippets/train.parquet",
         "train/data/movie_snippets/LICENSE",
         "conf/layer/standard.yaml",
+        "train/report/explorer.html",
+        "train/report/explorer.css",
+        "train/report/explorer.js",
     ):
         assert f"identiformer/{name}" in names
     assert not any("tests/" in name or "checkpoints/" in name for name in names)

@@ -9,8 +9,19 @@ if TYPE_CHECKING:
     from .errors import MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
+    from .reporting import report
 
-__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "analyze", "compare", "describe", "evaluate", "predict", "train"]
+__all__ = [
+    "IdentifiabilityMonitor",
+    "MonitorWarning",
+    "analyze",
+    "compare",
+    "describe",
+    "evaluate",
+    "predict",
+    "report",
+    "train",
+]
 
 _HOMES = {
     "train": ".api",
@@ -21,6 +32,7 @@ _HOMES = {
     "IdentifiabilityMonitor": ".callbacks",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",
+    "report": ".reporting",
 }
 
 

@@ -108,7 +108,8 @@ def analyze(
     choice = _choice(sizes, layer, head, token, detail=token is not None or png is not None)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
     rows = tokenize(_picked(rows, row, alone=choice is not None), loaded.tokenizer)
-    _check_token(rows, token)
+    if token is not None:
+        _check_token(rows, token)
     wanted = {choice[:2]: [] if token is None else [token]} if choice else {}
     measured, shown = [], None
     with ExitStack() as stack:
@@ -153,8 +154,8 @@ def _choice(sizes: list[int], layer: int | None, head: int | None, token: int | 
     return Choice(layer, head, token)
 
 
-def _check_token(rows: Dataset, token: int | None) -> None:
-    for row in rows if token is not None else []:
+def _check_token(rows: Any, token: int) -> None:
+    for row in rows:
         if not 0 <= token < len(row["input_ids"]):
             last = len(row["input_ids"]) - 1
             raise UserError(f"There is no token {token}: row {row['row']} has tokens 0 to {last}.")

@@ -1,9 +1,11 @@
 """The console program `identiformer`. Commands import what they need when they run."""
 
+import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable
+from itertools import product, takewhile
 from typing import Annotated, Any
 
 import typer
@@ -224,6 +226,72 @@ def compare(runs: Annotated[list[str], typer.Argument(help="Folders of finished 
         Console().print(comparison_table(read(runs)))
 
     _answer(work)
+
+
+@app.command()
+def report(
+    models: Annotated[
+        list[str], typer.Argument(help="A run folder, a model folder or a hub name, or several folders; then texts.")
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="HTML file to write.")],
+    data: Data = None,
+    text: Text = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, help="How many rows of the file are shown, from the first.")
+    ] = 20,
+    intervals: Annotated[
+        tuple[str, str, str] | None,
+        typer.Option(
+            "--intervals",
+            metavar="LAYER HEAD TOKEN",
+            help="Rows of attention, from 0, to show exact intervals of; each can be several, as `0 0,1 3,5`.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML page that needs no network: scores, curves and measures of runs, and their attention over texts.
+
+    Of the arguments the first is a model, and so are those after it that are folders of runs or models; the rest are
+    texts to look at the attention of.
+
+    - `identiformer report runs/demo/* -o report.html`
+    - `identiformer report runs/demo/standard-... "a fine film" --intervals 0 2 1 -o report.html`
+    - `identiformer report checkpoints/movie-snippets-standard --data new.csv --rows 5 -o report.html`
+    """
+
+    def work() -> None:
+        from .reporting import report as run
+
+        if not os.path.isdir(os.path.dirname(output) or "."):
+            raise UserError(f"{output} cannot be written: there is no folder {os.path.dirname(output)!r}.")
+        folders = 1 + len(list(takewhile(_is_model, models[1:])))
+        options = {"encoding": encoding or "utf-8", "separator": separator, "rows": rows, "quiet": quiet}
+        options |= {"intervals": _places(intervals), "text": text or (), "data": data}
+        run(models[:folders], models[folders:], **options).save(output)
+        if not quiet:
+            print(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB")
+
+    _answer(work)
+
+
+def _places(intervals: tuple[str, str, str] | None) -> list[tuple[int, ...]]:
+    """Every layer, head and token that three lists of numbers name together."""
+    try:
+        return (
+            list(product(*([int(number) for number in numbers.split(",")] for numbers in intervals)))
+            if intervals
+            else []
+        )
+    except ValueError:
+        raise UserError(
+            f"--intervals {' '.join(intervals or ())}: give three whole numbers, or lists as 3,5."
+        ) from None
+
+
+def _is_model(argument: str) -> bool:
+    return any(os.path.isfile(os.path.join(argument, name)) for name in ("summary.json", "config.json"))
 
 
 def main(argv: list[str] | None = None) -> int:
