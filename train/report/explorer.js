@@ -110,7 +110,7 @@ const sample = (kind = "", dash = "") => drawn("svg", { class: kind, width: 28, 
 function ticks(low, high) {
   const power = 10 ** Math.floor(Math.log10(high - low));
   const number = (step) => Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
-  const step = [1, 0.5, 0.2, 0.1].map((factor) => factor * power).find((step) => number(step) >= 3);
+  const step = [5, 2, 1, 0.5, 0.2].map((factor) => factor * power).find((step) => number(step) >= 3);
   return Array.from({ length: number(step) }, (_, k) => +((Math.ceil(low / step - 1e-9) + k) * step).toPrecision(12));
 }
 
@@ -287,7 +287,9 @@ function showSummary(here, row) {
   const top = largest("raw");
   const parts = [`Layer ${head.layer}, head ${head.head}, query ${quoted(state.token)} of ${n} tokens.`];
   if (top >= 0) {
-    parts.push(`Largest raw weight ${weight(row.raw[top])} on ${quoted(top)}, which can be anything from ${weight(row.lower[top])} to ${weight(row.upper[top])} with the same output.`);
+    parts.push(`Largest raw weight ${weight(row.raw[top])} on ${quoted(top)}.`);
+    if (head.measures.identifiable === 1) parts.push("The head's output determines its weights.");
+    else parts.push(`It can be anything from ${weight(row.lower[top])} to ${weight(row.upper[top])} with the same output.`);
     if (row.interval) parts.push(`Exactly: ${weight(row.interval[0][top])} to ${weight(row.interval[1][top])}.`);
     for (const name of ["effective", "max_entropy"]) {
       const place = largest(name);
