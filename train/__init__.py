@@ -4,17 +4,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analyzing import analyze
-    from .api import describe, train
+    from .api import describe, sweep, train
     from .callbacks import IdentifiabilityMonitor
     from .errors import MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
 
-__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "analyze", "compare", "describe", "evaluate", "predict", "train"]
+__all__ = [
+    "IdentifiabilityMonitor",
+    "MonitorWarning",
+    "analyze",
+    "compare",
+    "describe",
+    "evaluate",
+    "predict",
+    "sweep",
+    "train",
+]
 
 _HOMES = {
     "train": ".api",
     "describe": ".api",
+    "sweep": ".api",
     "analyze": ".analyzing",
     "evaluate": ".predicting",
     "predict": ".predicting",

@@ -42,6 +42,7 @@ def train(
     label: Label = None,
     encoding: Encoding = None,
     separator: Separator = None,
+    multirun: Annotated[bool, typer.Option("--multirun", "-m", help="A run for each combination of values.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier, measuring identifiability in every validation.
@@ -53,23 +54,23 @@ def train(
     - `identiformer train layer=identifiable model.d_key=8 data.max_length=128 trainer.max_epochs=2`
 
     Layers: `standard`, `small_key`, `identifiable`, `shared_value`.
+
+    With `--multirun` an option may have several values; a sweep that was stopped goes on by the same command:
+
+    - `identiformer train --multirun layer=standard,identifiable seed=0,1,2 name=layers`
     """
     overrides = _overrides(context) + (["quiet=true"] if quiet else [])
+    files: dict[str, Any] = {"data": data, "validation": validation, "test": test, "text": text or (), "label": label}
+    files |= {"encoding": encoding, "separator": separator}
 
     def work() -> None:
+        from .api import sweep
         from .api import train as run
 
-        run(
-            overrides,
-            data=data,
-            validation=validation,
-            test=test,
-            text=text or (),
-            label=label,
-            encoding=encoding,
-            separator=separator,
-            command=context.obj,
-        )
+        if multirun:
+            _show_sweep(sweep(overrides, **files), quiet)
+        else:
+            run(overrides, **files, command=context.obj)
 
     _answer(work)
 
@@ -207,19 +208,45 @@ def describe_data(
 
 
 @app.command()
-def compare(runs: Annotated[list[str], typer.Argument(help="Folders of finished runs, as `runs/demo/*`.")]) -> None:
-    """Compare finished runs: accuracy beside identifiability.
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Folders of finished runs and of sweeps, as `runs/demo/*`.")],
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are tested against; `standard` or else the first.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="Difference that counts as equally performant, a share of the texts.")
+    ] = 0.02,
+    csv: Annotated[str | None, typer.Option("--csv", help="File for all figures, a line per group.")] = None,
+    json: Annotated[str | None, typer.Option("--json", help="File for everything.")] = None,
+    latex: Annotated[str | None, typer.Option("--latex", help="File for the table.")] = None,
+    markdown: Annotated[str | None, typer.Option("--markdown", help="File for the table.")] = None,
+    plots: Annotated[str | None, typer.Option("--plots", help="Folder for pictures, PNG and SVG.")] = None,
+    measure: Annotated[str, typer.Option(help="Measure of the pictures, as `slack` or `nullity`.")] = "identifiable",
+) -> None:
+    """Compare finished runs of one test set: accuracy beside identifiability, and whether they do equally well.
 
-    Example: `identiformer compare runs/demo/*`
+    Runs that differ only by seed are one column.
+
+    - `identiformer compare runs/demo/*`
+    - `identiformer compare runs/layers/* --margin 0.01 --markdown table.md --plots pictures --measure slack`
     """
+    files = {"csv": csv, "json": json, "latex": latex, "markdown": markdown}
 
     def work() -> None:
         from rich.console import Console
 
         from .report.compare import compare as read
-        from .report.compare import comparison_table
+        from .report.comparison import describe_comparison, write_comparison
 
-        Console().print(comparison_table(read(runs)))
+        console, comparison = Console(), read(runs, baseline=baseline, margin=margin)
+        console.print(describe_comparison(comparison, console.width))
+        for kind, path in files.items():
+            if path:
+                write_comparison(comparison, path, kind)
+        if plots:
+            from .report.comparison_plots import draw_comparison
+
+            draw_comparison(comparison, plots, measure)
 
     _answer(work)
 
@@ -247,6 +274,27 @@ def _overrides(context: typer.Context) -> list[str]:
     return list(context.args)
 
 
+def _show_sweep(swept: Any, quiet: bool) -> None:
+    """What became of a sweep's points.
+
+    Raises:
+        typer.Exit: With code 1, if a point failed.
+    """
+    from rich.console import Console
+
+    from .report.console import describe_sweep
+
+    Console(quiet=quiet).print(describe_sweep(swept))
+    for number, sentence in swept.errors.items():
+        print(f"Point {number}: {sentence}", file=sys.stderr)
+    if swept.errors:
+        print(
+            f"{len(swept.errors)} of {len(swept.points)} points failed; the same command tries them again.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
 def _check_output(output: str | None) -> None:
     if output and not output.endswith((".csv", ".jsonl")):
         raise UserError(f"--output {output!r}: give a name that ends in .csv or .jsonl.")
@@ -256,10 +304,12 @@ def _answer(work: Callable[[], Any]) -> None:
     """Do the work; a user's mistake ends in its sentence and code 2, an interruption in 130, a fault of ours in 1."""
     try:
         work()
+    except typer.Exit:
+        raise
     except UserError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(interrupt.args[0] if interrupt.args else "Interrupted.", file=sys.stderr)
         raise typer.Exit(130) from None
     except Exception:
         traceback.print_exc()

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from hydra import compose, initialize_config_module
+from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,19 +28,28 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     Raises:
         UserError: If an override names what is not there, or has a value that cannot be.
     """
+    with hydra_here() as hydra:
+        cfg = hydra.compose_config("train", list(overrides), run_mode=RunMode.RUN)
+        preset = cfg.hydra.runtime.choices["layer"]
+        with open_dict(cfg):
+            del cfg["hydra"]
+        cfg.preset = preset
+        typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
+        for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
+            OmegaConf.resolve(section)
+        _check_numbers(typed)
+        return typed
+
+
+@contextmanager
+def hydra_here() -> Iterator[Any]:
+    """Hydra with our configuration; its errors, and OmegaConf's, become a user's mistakes."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("identiformer.conf", version_base="1.3"):
-            cfg = compose("train", list(overrides), return_hydra_config=True)
-            preset = cfg.hydra.runtime.choices["layer"]
-            with open_dict(cfg):
-                del cfg["hydra"]
-            cfg.preset = preset
-            typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
-            for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
-                OmegaConf.resolve(section)
-            _check_numbers(typed)
-            return typed
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            yield hydra
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error)) from None
 
@@ -65,14 +76,16 @@ def _explain(error: Exception) -> str:
         return f"There is no {group} {option!r}; choose among {', '.join(options)}.{near_match(option, options)}"
     if found := re.search(r"Could not override '(\S+)'", message):
         return _unknown_key(found[1])
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", message):
+        return f"{found[1]} is several values: add --multirun for a run of each, or quote what is one: key='a,b'."
     message = message.removeprefix("ValueError raised while resolving interpolation: ")
     key = f"{error.full_key}: " if isinstance(error, OmegaConfBaseException) and error.full_key else ""
     return key + message.splitlines()[0]
 
 
 def _unknown_key(key: str) -> str:
-    with initialize_config_module("identiformer.conf", version_base="1.3"):
-        cfg = compose("train", return_hydra_config=True)
+    with hydra_here() as hydra:
+        cfg = hydra.compose_config("train", [], run_mode=RunMode.RUN)
     groups = list(cfg.hydra.runtime.choices)
     keys = [*groups, *_keys(OmegaConf.to_container(cfg, resolve=False))]
     return f"There is no option {key!r}.{near_match(key, keys)} To add one all the same, write +{key}=..."
