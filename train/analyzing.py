@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from rich.console import Console
 from rich.progress import Progress
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models import HeadRecord, record_heads
 from ..models.adapters import attention_modules
@@ -176,11 +176,11 @@ def _stream(
 ) -> Iterator[tuple[AnalyzedText, AnalyzedHead]]:
     """All heads of one text after the other; maps of the chosen head, or of all. Texts without tokens are left out."""
     for row in rows:
-        text = _as_read(row, loaded.tokenizer)
+        text = as_read(row, loaded.tokenizer)
         if choice and choice.token is not None and not 0 <= choice.token < len(text.tokens):
             last = len(text.tokens) - 1
             raise UserError(f"There is no token {choice.token}: row {text.row} has tokens 0 to {last}.")
-        for record in _records(loaded, row) if text.tokens else []:
+        for record in records_of(loaded.model, row) if text.tokens else []:
             for head, measures in enumerate(_measures(record, text)):
                 chosen = choice is not None and (record.layer, head) == choice[:2]
                 maps = (
@@ -189,7 +189,8 @@ def _stream(
                 yield text, AnalyzedHead(record.layer, head, measures, maps)
 
 
-def _as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
+def as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
+    """A tokenised row as the model reads it."""
     added = [number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id]  # that is a word
     ids = row["input_ids"]
     return AnalyzedText(row["row"], [_shown(tokenizer, number) for number in ids], [n in added for n in ids])
@@ -202,10 +203,11 @@ def _shown(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
     return token if not text.strip() or "\ufffd" in text else text
 
 
-def _records(loaded: Loaded, row: Any) -> list[HeadRecord]:
-    ids = torch.tensor([row["input_ids"]], device=loaded.model.device)
-    with record_heads(loaded.model) as records:
-        loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+def records_of(model: PreTrainedModel, row: Any) -> list[HeadRecord]:
+    """What each layer's heads do with a tokenised row."""
+    ids = torch.tensor([row["input_ids"]], device=model.device)
+    with record_heads(model) as records:
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
     return records
 
 
