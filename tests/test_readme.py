@@ -35,12 +35,13 @@ def folder(tmp_path, reviews, monkeypatch):
 
 
 def _words(command, small):
-    """The command's words, with the newest run's name for RUN, and small sizes for a training."""
+    """The command's words, with the newest run's name for RUN, small sizes for a training, few points for a sweep."""
     words = []
     for word in shlex.split(command)[1:]:
         runs = sorted(Path().glob(word.replace("RUN", "*"))) if "*" in word or "RUN" in word else []
         words += [str(runs[-1])] if "RUN" in word else map(str, runs) if runs else [word]
-    return words + ([*small] if words[0] == "train" else [])
+    few = ["layer=standard,identifiable", "seed=0", "--data", "reviews.csv", "--text", "review", "--label", "stars"]
+    return words + (small if words[0] == "train" else []) + (few if "--multirun" in words else [])
 
 
 def test_every_command_works(folder, small, capsys):
@@ -49,6 +50,8 @@ def test_every_command_works(folder, small, capsys):
     for command in commands:
         assert main(_words(command, small)) == 0, (command, capsys.readouterr().err)
     assert len(pd.read_csv("predictions.csv")) == 90
+    assert "identifiable" in Path("layers.md").read_text(encoding="utf-8")
+    assert len(list(Path("pictures").iterdir())) == 6
 
 
 def test_the_make_commands_are_there():
