@@ -309,7 +309,7 @@ def _answer(work: Callable[[], Any]) -> None:
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt as interrupt:
-        print(interrupt.args[0] if interrupt.args else "Interrupted.", file=sys.stderr)
+        print(str(interrupt) or "Interrupted.", file=sys.stderr)
         raise typer.Exit(130) from None
     except Exception:
         traceback.print_exc()
