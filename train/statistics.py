@@ -21,8 +21,9 @@ def difference_interval(first: np.ndarray, second: np.ndarray, level: float = 0.
     What varies is which texts are in the test set and which seeds models were trained with. So a resample draws texts
     with replacement, the same ones for all models, since they are paired; and on each side, on its own, S - 1 of its S
     seeds with replacement, which gives their mean the variance that it has (Rao and Wu 1988, section 2; drawing S would
-    give it (S - 1) / S of that). A side with one seed keeps it: the interval is about that model then, and says nothing
-    of others trained alike. The interval's ends are percentiles.
+    give it (S - 1) / S of that). What texts and seeds do together counts more than once, on the safe side (Owen 2007).
+    A side with one seed keeps it: the interval is about that model then, and says nothing of others trained alike. The
+    interval's ends are percentiles.
 
     Shape:
         first, second: *(seeds, texts)*, bool, whether a model classified a text rightly; the same texts in both.
@@ -70,31 +71,35 @@ def equivalence_interval(first: np.ndarray, second: np.ndarray, level: float = 0
     """Interval of how much more often `second` is right than `first`, made for tests of equivalence.
 
     Two sides are equally performant within a margin when this interval lies within it: two one-sided tests, each at
-    (1 - level) / 2. As in `difference_interval` texts are paired and vary, and so do seeds where a side has several:
+    (1 - level) / 2. As in `difference_interval` texts are paired and vary, and so do seeds where a side has several.
+    With d_i a text's difference between the shares of models that are right, n texts, S seeds, q_n and q_S quantiles
+    of Student's t with n - 1 and S - 1 degrees of freedom, the reach to each side is
 
-        V = sum_i (d_i - mean d)^2 / n^2  +  s_first^2 / S_first  +  s_second^2 / S_second
+        reach^2 = q_n^2 (V - sum W) + sum q_S^2 s^2 / S,  but not less than q_n^2 V
+        V = sum_i (d_i - mean d)^2 / n^2,  s^2: variance of a side's accuracies over its seeds
 
-    with d_i a text's difference between shares of models that are right, and s^2 the variance of a side's accuracy over
-    its seeds. (What texts and seeds do together is in both, which errs on the safe side.) Ends are
-    Cochran and Cox's: each variance brings its own quantile of Student's t, weighted by itself. Satterthwaite's degrees
-    of freedom reach a type-I error of .085 at two seeds and a nominal .05.
+    where sums are over sides with several seeds, and W, the mean variance of a text over seeds / (n S), is the part of
+    V that is in s^2, too. Variances of small samples are put together as squares of reaches (Zou and Donner 2008),
+    which keeps the level whatever share texts and seeds have; Satterthwaite's degrees of freedom would make an error of
+    .05 one of .085 at two seeds.
 
     Where hardly a text differs, and all that do differ one way, their count is nearly Poisson, and normal limits would
-    find equivalence far too often. So the squares' sum is 3/4 larger, and both ends are (z^2 + 2) / 3 texts further
-    out, which makes them those of a Poisson count to .02 texts.
+    find equivalence far too often. So the sum in V is 3/4 larger, and both ends are (z^2 + 2) / 3 texts further out,
+    which makes them those of a Poisson count to .02 texts.
 
     Shape:
         first, second: As for `difference_interval`.
     """
     tail, texts = (1 - level) / 2, first.shape[1]
     differences = second.mean(0) - first.mean(0)
-    squares = ((differences - differences.mean()) ** 2).sum() + 0.75
-    variances, quantiles = [squares / texts**2], [t.isf(tail, texts - 1)]
+    quantile = t.isf(tail, texts - 1) ** 2
+    of_texts = quantile * (((differences - differences.mean()) ** 2).sum() + 0.75) / texts**2
+    of_seeds = 0.0
     for side in (first, second):
-        if len(side) > 1:
-            variances.append(side.mean(1).var(ddof=1) / len(side))
-            quantiles.append(t.isf(tail, len(side) - 1))
-    reach = np.dot(variances, quantiles) / np.sqrt(sum(variances)) + (norm.isf(tail) ** 2 + 2) / 3 / texts
+        if (seeds := len(side)) > 1:
+            of_seeds += t.isf(tail, seeds - 1) ** 2 * side.mean(1).var(ddof=1) / seeds
+            of_seeds -= quantile * side.var(0, ddof=1).mean() / (texts * seeds)
+    reach = np.sqrt(of_texts + max(of_seeds, 0.0)) + (norm.isf(tail) ** 2 + 2) / 3 / texts
     return np.clip([differences.mean() - reach, differences.mean() + reach], -1, 1).tolist()
 
 

@@ -123,6 +123,22 @@ def test_the_counts_of_two_models_are_enough(gained, lost):
     assert equivalence_interval(first, second) == pytest.approx(_interval_by_counts(50, gained, lost))
 
 
+def test_seeds_that_do_the_same_are_as_one():
+    first, second = _right(4)
+    expected = equivalence_interval(first, second)
+    assert equivalence_interval(first.repeat(3, 0), second.repeat(2, 0)) == pytest.approx(expected)
+
+
+def test_seeds_that_do_far_more_than_texts_give_students_interval():
+    first = np.zeros((4, 3000), dtype=bool)
+    for seed, right in enumerate((600, 1500, 1600, 2400)):
+        first[seed, :right] = True
+    second = np.zeros((1, 3000), dtype=bool)
+    expected = t.isf(LEVEL, 3) * first.mean(1).std(ddof=1) / 2
+    lower, upper = equivalence_interval(first, second)
+    assert (upper - lower) / 2 == pytest.approx(expected, rel=0.02)  # texts' part is a hundredth of its square
+
+
 @pytest.mark.parametrize("texts", [20, 115, 300, 500])
 @pytest.mark.parametrize("margin", [0.01, 0.02, 0.1])
 @pytest.mark.parametrize("other_way", [0, 0.001, 0.03])
