@@ -4,10 +4,13 @@ from .configuration import IdentiformerConfig
 from .layers import (
     EncoderLayer,
     MultiHeadAttention,
+    TorchEncoderLayer,
+    from_torch,
     identifiable_layer,
     shared_value_layer,
     small_key_layer,
     standard_layer,
+    to_torch,
 )
 from .modeling import IdentiformerForSequenceClassification, IdentiformerModel
 from .recording import HeadRecord, record_heads
@@ -21,10 +24,13 @@ __all__ = [
     "IdentiformerModel",
     "MultiHeadAttention",
     "SwapReport",
+    "TorchEncoderLayer",
+    "from_torch",
     "identifiable_layer",
     "record_heads",
     "shared_value_layer",
     "small_key_layer",
     "standard_layer",
     "swap_encoder_layers",
+    "to_torch",
 ]
