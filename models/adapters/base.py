@@ -78,6 +78,7 @@ class Heads(NamedTuple):
         num_value_heads: Number of value maps; None: one per head.
         merge_heads: "concat", "sum" or "mean".
         rotary: Whether queries and keys are turned by their positions.
+        token_first: Whether the module's tensors are *(token, batch, d_model)*.
     """
 
     query: Affine
@@ -90,6 +91,7 @@ class Heads(NamedTuple):
     num_value_heads: int | None = None
     merge_heads: str = "concat"
     rotary: bool = False
+    token_first: bool = False
 
     @property
     def output_map(self) -> Tensor:

@@ -23,7 +23,8 @@ def heads(module: nn.Module) -> Heads | None:
         return None
     query, key, value = _projections(module)
     output = Affine.of(module.out_proj)
-    return Heads(query, key, value, output, module.num_heads, partial(_read, module), module.dropout)
+    read, token_first = partial(_read, module), not module.batch_first
+    return Heads(query, key, value, output, module.num_heads, read, module.dropout, token_first=token_first)
 
 
 def _projections(module: Any) -> tuple[Affine, ...]:
