@@ -12,6 +12,7 @@ from .layers import (
 )
 from .modeling import IdentiformerForSequenceClassification, IdentiformerModel
 from .recording import HeadRecord, record_heads
+from .surgery import SwapReport, swap_encoder_layers
 
 __all__ = [
     "EncoderLayer",
@@ -20,10 +21,12 @@ __all__ = [
     "IdentiformerForSequenceClassification",
     "IdentiformerModel",
     "MultiHeadAttention",
+    "SwapReport",
     "hidden_token_attribution",
     "identifiable_layer",
     "record_heads",
     "shared_value_layer",
     "small_key_layer",
     "standard_layer",
+    "swap_encoder_layers",
 ]

@@ -54,7 +54,8 @@ def hidden_token_attribution(
             inputs = _pass(run, layers)[0][: 1 if source == "embedding" else None]
         if not inputs[0].is_floating_point():
             raise ValueError(f"The layers of {type(model).__name__} were not found: they have to be items of a list.")
-        token_first = records[0].heads.token_first
+        # PyTorch's layers, swapped or not, say so where tensors are (token, batch, d_model).
+        token_first = not all(getattr(module, "batch_first", True) for module in layers[0].modules())
 
         def states(stacked: Tensor) -> list[Tensor]:
             own = [(x.transpose(0, 1) if token_first else x).reshape(inputs[0].shape) for x in stacked]

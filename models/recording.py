@@ -34,6 +34,11 @@ class HeadRecord:
     heads: Heads
     versions: tuple[int, ...]
 
+    @classmethod
+    def of(cls, layer: int, heads: Heads, call: Call) -> "HeadRecord":
+        """The record of a call of a module with these heads."""
+        return cls(layer, _detached(call), heads, _versions(heads))
+
     @property
     def hidden(self) -> Tensor:
         """The module's input, *(batch, token, d_model)*, as it ran."""
@@ -67,8 +72,8 @@ class HeadRecord:
     @property
     def value(self) -> Tensor:
         """Values, biases included, *(batch, head, token, d_value)*; expanded where heads share them."""
-        number = self.heads.num_value_heads or self.heads.num_heads
-        return self._per_head(self._project(self.heads.value, self.call.value_hidden, number), dim=1)
+        value = self._project(self.heads.value, self.call.value_hidden, self.heads.num_value_heads)
+        return self._per_head(value, dim=1)
 
     @property
     def output_map(self) -> Tensor:
@@ -148,8 +153,7 @@ def _recording(module: nn.Module, layer: int, records: list[HeadRecord]) -> Iter
     def record(*args: Any, **kwargs: Any) -> Any:
         heads = heads_of(module)
         assert heads is not None  # attention_modules found it
-        call = _detached(heads.read(*args, **kwargs))
-        records.append(HeadRecord(layer, call, heads, _versions(heads)))
+        records.append(HeadRecord.of(layer, heads, heads.read(*args, **kwargs)))
         return forward(*args, **kwargs)
 
     module.forward = record

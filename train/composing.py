@@ -10,7 +10,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ..models.layers.presets import head_size
+from ..models.layers.presets import AttentionSizes, head_size
 from .errors import UserError, near_match
 from .schema import RunSettings
 
@@ -30,9 +30,13 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_module("identiformer.conf", version_base="1.3"):
             cfg = compose("train", list(overrides), return_hydra_config=True)
-            preset = cfg.hydra.runtime.choices["layer"]
+            preset, kind = cfg.hydra.runtime.choices["layer"], cfg.hydra.runtime.choices["model"]
+            typed_keys = {text.lstrip("+~").partition("=")[0] for text in cfg.hydra.overrides.task}
             with open_dict(cfg):
                 del cfg["hydra"]
+                if kind == "pretrained":  # whose sizes are its own, unless they were typed
+                    own = {name: None for name in AttentionSizes._fields if f"model.{name}" not in typed_keys}
+                    cfg.model = OmegaConf.merge(cfg.model, own)
             cfg.preset = preset
             typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
             for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}

@@ -1,19 +1,27 @@
 """One file per structure of attention module, so that nothing else names an architecture.
 
-An adapter has `KNOWS`, what it is for in a few words, and `heads(module)`, which gives the `Heads` of an attention
-module or None where it does not know the module. To add one, write that file and list it here.
+An adapter has
+
+- `KNOWS`, what it is for in a few words;
+- `heads(module)`, which gives the `Heads` of an attention module, or None where it does not know the module;
+- `replace(module, attention, model)`, which lets a `MultiHeadAttention` of ours do that module's work in `model`: the
+  module stays the same object, takes the same arguments and gives the same outputs.
+
+To add one, write that file and list it here. For a module of transformers that holds four linear maps by other names, a
+line in the table of `bert.py` is enough.
 """
 
 from collections.abc import Iterator
 
 from torch import nn
 
+from ..layers.attention import MultiHeadAttention
 from . import bert, modernbert, ours, pytorch
 from .base import Affine, Call, Heads
 
 ADAPTERS = (ours, bert, modernbert, pytorch)
 
-__all__ = ["ADAPTERS", "Affine", "Call", "Heads", "attention_modules", "encoder_layers", "heads"]
+__all__ = ["ADAPTERS", "Affine", "Call", "Heads", "attention_modules", "encoder_layers", "heads", "replace"]
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -42,6 +50,15 @@ def encoder_layers(model: nn.Module) -> list[nn.Module]:
 def heads(module: nn.Module) -> Heads | None:
     """What the first adapter that knows `module` says of its heads; None if none does."""
     return next((found for adapter in ADAPTERS if (found := adapter.heads(module))), None)
+
+
+def replace(module: nn.Module, attention: MultiHeadAttention, model: nn.Module) -> None:
+    """Let `attention` do the work of `module`, one of the `attention_modules` of `model`.
+
+    Raises:
+        ValueError: If the module does what no `MultiHeadAttention` can.
+    """
+    next(adapter for adapter in ADAPTERS if adapter.heads(module)).replace(module, attention, model)
 
 
 def _outermost(module: nn.Module) -> Iterator[nn.Module]:

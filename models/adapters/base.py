@@ -1,11 +1,14 @@
 """What an adapter says of an attention module, and what adapters share."""
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from ..layers.attention import MultiHeadAttention
 
 # Masks come as numbers to be added, too: from here down a number closes a position, as no bias of a model does.
 CLOSED = -1e4
@@ -75,10 +78,9 @@ class Heads(NamedTuple):
         num_heads: Number of attention maps.
         read: Takes the arguments of the module's forward and gives the `Call`.
         dropout: Probability of dropping an attention weight while training.
-        num_value_heads: Number of value maps; None: one per head.
+        num_value_heads: Number of value maps.
         merge_heads: "concat", "sum" or "mean".
         rotary: Whether queries and keys are turned by their positions.
-        token_first: Whether the module's tensors are *(token, batch, d_model)*.
     """
 
     query: Affine
@@ -88,10 +90,24 @@ class Heads(NamedTuple):
     num_heads: int
     read: Callable[..., Call]
     dropout: float
-    num_value_heads: int | None = None
+    num_value_heads: int
     merge_heads: str = "concat"
     rotary: bool = False
-    token_first: bool = False
+
+    @property
+    def d_model(self) -> int:
+        """Width of the input."""
+        return self.query.weight.shape[1]
+
+    @property
+    def d_key(self) -> int:
+        """Size of queries and keys, per head."""
+        return self.query.weight.shape[0] // self.num_heads
+
+    @property
+    def d_value(self) -> int:
+        """Size of values, per head."""
+        return self.value.weight.shape[0] // self.num_value_heads
 
     @property
     def output_map(self) -> Tensor:
@@ -125,3 +141,47 @@ def split_mask(mask: Tensor | None, texts: int) -> tuple[Tensor | None, Tensor |
     padding_only = torch.equal(allowed, keep[:, None, None].expand_as(allowed)) and not bool(added.any())
     bias = None if padding_only else added.masked_fill(~allowed, -math.inf)
     return None if bool(keep.all()) else keep.expand(texts, -1), bias
+
+
+class SwappedAttention(nn.Module):
+    """Mixed into a class of transformers' attention, `attention` computes what the class's own parts did.
+
+    The module stays an instance of its class, by which transformers finds the weights that a model returns.
+    """
+
+    attention: MultiHeadAttention
+    config: Any
+    read: Callable[..., Call]
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """The arguments of the class; the module's output, and its weights when they are asked for."""
+        call = self.read(*args, **kwargs)
+        bias = None if call.bias is None else call.bias.to(call.hidden.dtype)
+        need_weights = self._need_weights(kwargs.get("output_attentions"))
+        output = self.attention(call.hidden, call.keep, bias, need_weights, call.rotation)
+        return output if need_weights else (output, None)
+
+    def _need_weights(self, asked: bool | None) -> bool:
+        config = getattr(self, "config", None)
+        if getattr(config, "_attn_implementation", None) == "eager":
+            return True
+        if len(getattr(config, "swapped", None) or ()) < getattr(config, "num_hidden_layers", 0):
+            return False  # under this kernel the layers that were not swapped return no weights either
+        return bool(getattr(config, "output_attentions", False) if asked is None else asked)
+
+
+def take_over(module: nn.Module, attention: MultiHeadAttention, mixin: type[nn.Module], parts: Sequence[str]) -> None:
+    """Let `attention` do the work of `module`, whose own `parts`, modules and parameters, are given up.
+
+    It remains the same object, with its hooks, of a class that adds `mixin` to the one it had.
+    """
+    for part in parts:
+        delattr(module, part)
+    module.attention = attention
+    module.__class__ = mixed_class(mixin, type(module))
+
+
+@cache
+def mixed_class(mixin: type, base: type) -> type:
+    """`base` with `mixin` before it."""
+    return type(f"Swapped{base.__name__}", (mixin, base), {"__module__": __name__})

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from .base import Affine, Call, Heads, split_mask
+from ..layers.attention import MultiHeadAttention
+from .base import Affine, Call, Heads, SwappedAttention, split_mask, take_over
 
 KNOWS = "the attention of BERT, RoBERTa, XLM-RoBERTa, CamemBERT, Data2VecText, ELECTRA, ERNIE, DistilBERT and MPNet"
 
@@ -30,17 +31,30 @@ PARTS = {f"{name}Attention": _BERT for name in _FAMILY} | {
 
 
 def heads(module: nn.Module) -> Heads | None:
-    """The heads of `module`, or None if it is not of the family, or a decoder's."""
+    """The heads of `module`, or None if it is not of the family, or a decoder's, or was swapped."""
     parts = PARTS.get(type(module).__name__)
-    if parts is None or not type(module).__module__.startswith("transformers.models.") or _is_decoder(module):
+    if parts is None or not _is_plain(module):
         return None
     query, key, value, output = (Affine.of(module.get_submodule(name)) for name in parts[:4])
-    return Heads(query, key, value, output, _get(module, parts.heads), _read, _get(module, parts.dropout).p)
+    number, dropout = _get(module, parts.heads), _get(module, parts.dropout).p
+    return Heads(query, key, value, output, number, _read, dropout, num_value_heads=number)
 
 
-def _is_decoder(module: Any) -> bool:
+def replace(module: nn.Module, attention: MultiHeadAttention, model: nn.Module) -> None:
+    """Let `attention` do the work of `module` in `model`."""
+    parts = PARTS[type(module).__name__]
+    names = [name.removeprefix("self.") for name in (parts.query, parts.key, parts.value, parts.dropout)]
+    if parts is _BERT:  # the output map is a part of what adds the residual
+        module.output.dense = nn.Identity()  # pyright: ignore
+        take_over(module.get_submodule("self"), attention, _Swapped, names)
+    else:
+        take_over(module, attention, _Swapped, [*names, parts.output])
+
+
+def _is_plain(module: Any) -> bool:
     attention = getattr(module, "self", module)
-    return getattr(module, "is_cross_attention", False) or getattr(attention, "is_causal", False)
+    theirs = all(type(part).__module__.startswith("transformers.models.") for part in (module, attention))
+    return theirs and not getattr(module, "is_cross_attention", False) and not getattr(attention, "is_causal", False)
 
 
 def _get(module: nn.Module, name: str) -> Any:
@@ -55,3 +69,7 @@ def _read(
     if position_bias is not None:
         bias = position_bias if bias is None else position_bias + bias
     return Call(hidden_states, keep, bias)
+
+
+class _Swapped(SwappedAttention):
+    read = staticmethod(_read)

@@ -4,7 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .base import Affine, Call, Heads, split_mask
+from ..layers.attention import MultiHeadAttention
+from .base import Affine, Call, Heads, SwappedAttention, split_mask, take_over
 
 KNOWS = "ModernBERT's attention"
 
@@ -16,7 +17,13 @@ def heads(module: nn.Module) -> Heads | None:
     attention: Any = module
     query, key, value = Affine.of(attention.Wqkv).chunk(3)
     output, number = Affine.of(attention.Wo), attention.config.num_attention_heads
-    return Heads(query, key, value, output, number, _read, attention.attention_dropout, rotary=True)
+    dropout = attention.attention_dropout
+    return Heads(query, key, value, output, number, _read, dropout, num_value_heads=number, rotary=True)
+
+
+def replace(module: nn.Module, attention: MultiHeadAttention, model: nn.Module) -> None:
+    """Let `attention` do the work of `module` in `model`."""
+    take_over(module, attention, _Swapped, ["Wqkv", "Wo"])
 
 
 def _read(
@@ -26,3 +33,12 @@ def _read(
     **_: Any,
 ) -> Call:
     return Call(hidden_states, *split_mask(attention_mask, len(hidden_states)), rotation=position_embeddings)
+
+
+class _Swapped(SwappedAttention):
+    read = staticmethod(_read)
+    out_drop: nn.Module
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        output, weights = super().forward(*args, **kwargs)
+        return self.out_drop(output), weights

@@ -33,3 +33,10 @@ def _read(
     rotation: tuple[Tensor, Tensor] | None = None,
 ) -> Call:
     return Call(hidden, keep, bias, rotation)
+
+
+def replace(module: nn.Module, attention: MultiHeadAttention, model: nn.Module) -> None:
+    """Turn `module` of `model` into `attention`; its hooks stay."""
+    assert isinstance(module, MultiHeadAttention)
+    for name in ("query", "key", "value", "output", "d_key", "d_value", "num_value_heads", "merge_heads"):
+        setattr(module, name, getattr(attention, name))

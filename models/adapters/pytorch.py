@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Affine, Call, Heads, split_mask
+from ..layers.attention import MultiHeadAttention
+from .base import Affine, Call, Heads, split_mask, take_over
 
 KNOWS = "nn.MultiheadAttention without bias_kv and zero_attn, nn.TransformerEncoderLayer"
 
@@ -22,9 +23,26 @@ def heads(module: nn.Module) -> Heads | None:
     if type(module) is not nn.MultiheadAttention or module.bias_k is not None or module.add_zero_attn:
         return None
     query, key, value = _projections(module)
-    output = Affine.of(module.out_proj)
-    read, token_first = partial(_read, module), not module.batch_first
-    return Heads(query, key, value, output, module.num_heads, read, module.dropout, token_first=token_first)
+    output, number = Affine.of(module.out_proj), module.num_heads
+    return Heads(query, key, value, output, number, partial(_read, module), module.dropout, num_value_heads=number)
+
+
+def replace(module: nn.Module, attention: MultiHeadAttention, model: nn.Module) -> None:
+    """Let `attention` do the work of `module`, or of the attention in it, in `model`.
+
+    Raises:
+        ValueError: If keys or values are made of inputs of another width.
+    """
+    own = module.self_attn if isinstance(module, nn.TransformerEncoderLayer) else module
+    assert isinstance(own, nn.MultiheadAttention)
+    if own.in_proj_weight is None:
+        raise ValueError("Keys and values are made of inputs of their own: only self-attention can be swapped.")
+    take_over(own, attention, _Swapped, ["out_proj"])
+    # Without these the kernel that PyTorch's layer runs in evaluation is not chosen, nor that of its encoder.
+    own.in_proj_weight = own.in_proj_bias = None  # pyright: ignore[reportAttributeAccessIssue]
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder) and module in list(encoder.layers):
+            encoder.use_nested_tensor = False
 
 
 def _projections(module: Any) -> tuple[Affine, ...]:
@@ -92,3 +110,32 @@ def _mask(padding: Tensor | None, attention: Tensor | None, *, texts: int, dtype
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask
+
+
+class _Swapped(nn.Module):
+    """Mixed into `nn.MultiheadAttention`, whose arguments it takes."""
+
+    attention: MultiHeadAttention
+
+    def forward(
+        self: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,  # a hint beside attn_mask
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output and weights in the order that `nn.MultiheadAttention` gives them."""
+        call = _read(self, query, key, value, key_padding_mask, attn_mask=attn_mask)
+        if call.key_hidden is not None or call.value_hidden is not None:
+            raise ValueError("The attention was swapped: it takes the same tensor as query, key and value.")
+        output = self.attention(call.hidden, call.keep, call.bias, need_weights)
+        output, weights = output if need_weights else (output, None)
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
+        if query.ndim == 2:
+            return output[0], weights if weights is None else weights[0]
+        return output if self.batch_first else output.transpose(0, 1), weights

@@ -5,7 +5,7 @@ import math
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..functional.attention import attend, attend_fused, concat_heads, mean_heads, sum_heads
+from ..functional.attention import attend, attend_fused, concat_heads, mean_heads, rotate, sum_heads
 from ..functional.masks import zero_padding
 
 MERGE = {"concat": concat_heads, "sum": sum_heads, "mean": mean_heads}
@@ -81,6 +81,7 @@ class MultiHeadAttention(nn.Module):
         keep: Bool[Tensor, "batch token"] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         need_weights: bool = False,
+        rotation: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend within each text.
 
@@ -89,6 +90,7 @@ class MultiHeadAttention(nn.Module):
             keep: True where a token takes part, False where there is padding. None: everything takes part.
             bias: Added to the scores; broadcasts to *(batch, head, query, key)*.
             need_weights: Also return the weights, by the explicit path.
+            rotation: Cosines and sines, each *(batch or 1, token, d_key)*, that turn queries and keys.
 
         Shape:
             output: *(batch, token, d_model)*; weights: *(batch, head, query, key)*.
@@ -96,6 +98,8 @@ class MultiHeadAttention(nn.Module):
         hidden = zero_padding(hidden, keep)
         query = self._split(self.query(hidden), self.num_heads)  # (batch, head, token, d_key)
         key = self._split(self.key(hidden), self.num_heads)
+        if rotation is not None:
+            query, key = rotate(query, *rotation), rotate(key, *rotation)
         value = self._split(self.value(hidden), self.num_value_heads)
         value = value.repeat_interleave(self.num_heads // self.num_value_heads, dim=1)  # (batch, head, token, d_value)
         dropout = self.dropout if self.training else 0.0

@@ -92,7 +92,7 @@ def test_half_precision_is_recorded_in_float64_from_its_own_weights(model):
         assert record.value.dtype == record.weights.dtype == torch.float64
         expected = record.hidden.double().masked_fill(~KEEP[..., None], 0) @ weight.detach().double().mT
         expected = expected if record.heads.value.bias is None else expected + record.heads.value.bias.detach().double()
-        found = record.value[:, :: record.heads.num_heads // (record.heads.num_value_heads or record.heads.num_heads)]
+        found = record.value[:, :: record.heads.num_heads // record.heads.num_value_heads]
         assert_close(found.transpose(1, 2).flatten(2), expected, 1e-12)
 
 
