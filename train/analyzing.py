@@ -103,7 +103,7 @@ def analyze(
         UserError: If the model or the file cannot be read, there is no such row, layer, head or token, or a number of
             the model is not finite.
     """
-    loaded = load_model(model)
+    loaded = load_model(model, classifier=False)
     sizes = _head_counts(loaded)
     choice = _choice(sizes, layer, head, token, detail=token is not None or png is not None)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)

@@ -64,6 +64,7 @@ def note_swap(model: nn.Module, swapped: Sequence[nn.Module]) -> None:
         if any(module in swapped for module in part.modules()):
             config: Any = part.config
             config.__class__ = swapped_config(type(config))
+            vars(config).pop("model_type", None)  # where somebody gave it by hand
             config.swapped = [
                 {"layer": layer, **AttentionSizes.of(module)._asdict()}
                 for layer, module in enumerate(attention_modules(part))
