@@ -112,7 +112,7 @@ def attribute(
     """
     if probes is not None and probes < 2:
         raise UserError(f"--probes is {probes}: give at least 2, or 0 for exact contributions.")
-    loaded = load_model(model)
+    loaded = load_model(model, classifier=False)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
     rows = tokenize(picked(rows, row, alone=False), loaded.tokenizer)
     shown = _shown_layer(loaded, layer, alone=bool(png) and len(rows) == 1)

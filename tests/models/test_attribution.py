@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from asserting import assert_close, randomise
-from identiformer.models import hidden_token_attribution, standard_layer
+from identiformer.models import hidden_token_attribution, standard_layer, swap_encoder_layers
 from identiformer.models.adapters import encoder_layers
 from identiformer.models.identifiability import context_profile
 from references.attribution import contributions as by_gradients
@@ -161,6 +161,15 @@ def test_attention_fixed_to_one_token_mixes_that_token_alone():
         expected = torch.eye(5, dtype=torch.bool) | (mask == 0)
         assert torch.equal(found > 0, expected.expand(2, 5, 5))
         assert (found[:, 1, 1] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["encoder", "encoder, token first"])
+def test_a_swapped_encoder_that_computes_the_same_has_the_same_contributions(name):
+    swapped = small_model(name)
+    swap_encoder_layers(swapped)
+    pairs = (hidden_token_attribution(model, BATCH, 4).contributions for model in (swapped, shared_model(name)))
+    for mine, expected in zip(*pairs, strict=True):
+        assert_close(mine, expected, 1e-9)
 
 
 def test_a_text_without_a_batch_is_one_of_a_batch():
