@@ -51,8 +51,8 @@ def hidden_token_attribution(
     layers = list(dict.fromkeys(encoder_layers(model)))
     with _forward_mode(model, batch) as run:
         with record_heads(model, layers=[0]) as records:
-            inputs = _pass(run, layers)[0][: 1 if source == "embedding" else None]
-        if not inputs[0].is_floating_point():
+            inputs, outputs = _pass(run, layers)
+        if any(hidden.shape[:-1] != inputs[0].shape[:-1] for hidden in outputs) or not inputs[0].is_floating_point():
             raise ValueError(f"The layers of {type(model).__name__} were not found: they have to be items of a list.")
         # PyTorch's layers, swapped or not, say so where tensors are (token, batch, d_model).
         token_first = not all(getattr(module, "batch_first", True) for module in layers[0].modules())
@@ -61,7 +61,8 @@ def hidden_token_attribution(
             own = [(x.transpose(0, 1) if token_first else x).reshape(inputs[0].shape) for x in stacked]
             return [_texts_first(state, token_first) for state in _pass(run, layers, own)[1]]
 
-        stacked = torch.stack([_texts_first(hidden, token_first) for hidden in inputs])
+        replaced = inputs[:1] if source == "embedding" else inputs
+        stacked = torch.stack([_texts_first(hidden, token_first) for hidden in replaced])
         return input_contributions(states, stacked, records[0].keep, probes, seed, chunk, progress)
 
 
@@ -69,7 +70,9 @@ class _LastLayerDone(Exception):  # noqa: N818 (no error)
     """Ends a model's forward call early."""
 
 
-def _pass(run: Callable[[], Any], layers: list[nn.Module], inputs: Sequence[Tensor] = ()) -> tuple[list, list]:
+def _pass(
+    run: Callable[[], Any], layers: list[nn.Module], inputs: Sequence[Tensor] = ()
+) -> tuple[list[Tensor], list[Tensor]]:
     """What goes into and comes out of each layer when the model runs, the first inputs replaced by `inputs`."""
     seen: list[Tensor] = []
     states: list[Tensor] = []
@@ -109,7 +112,11 @@ def _forward_mode(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[Callab
     floating = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
     dtype = reduce(torch.promote_types, (tensor.dtype for tensor in floating.values()), torch.float32)
     weights = {name: tensor.to(dtype) for name, tensor in floating.items()}
-    cast = {id(value): value.to(dtype) for value in batch.values() if _is_floating(value)}
+    cast = {
+        id(value): value.to(dtype)
+        for value in batch.values()
+        if torch.is_tensor(value) and torch.is_floating_point(value)
+    }
     arguments = {name: cast.get(id(value), value) for name, value in batch.items()}
     training = [module for module in model.modules() if module.training]
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -128,7 +135,3 @@ def _forward_mode(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[Callab
         torch.backends.mha.set_fastpath_enabled(fast)
         for module in training:
             module.training = True
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()

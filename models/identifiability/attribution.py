@@ -66,14 +66,14 @@ def input_contributions(
         probes: Random tangents per token, at least 2; None: all d directions, exactly.
         seed: Chooses the probes.
         chunk: Tangents per product; None: as many as keep a layer's states within `BLOCK` numbers.
-        progress: Called with the tangents done and all tangents, at the start and after every product.
+        progress: Called with the tangents done and all tangents after every product.
 
     Shape:
         inputs: *(..., n, d)*; keep: *(..., n)*; states: a sequence of *(..., n, d_state)*; results: *(..., n, n)* for
         each. The inputs may have leading dimensions that the states have not, as one input for each layer.
 
     Raises:
-        ValueError: If a derivative is not finite, naming the layer and its leading index, or there is 1 probe.
+        ValueError: If a derivative is not finite, naming the layer and its leading index, or there are too few probes.
     """
     if probes is not None and probes < 2:
         raise ValueError(f"probes is {probes}: standard errors need at least 2.")

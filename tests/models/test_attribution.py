@@ -291,17 +291,32 @@ def test_an_unknown_source_is_refused():
         hidden_token_attribution(shared_model("standard"), BATCH, source="input")
 
 
-def test_a_model_whose_layers_are_in_no_list_is_refused():
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.first, self.second = nn.Embedding(29, 12), standard_layer(12, 3), standard_layer(12, 3)
+class InNoList(nn.Module):
+    """Layers as attributes of their own, behind an embedding or not."""
 
-        def forward(self, ids):
-            return self.second(self.first(self.embedding(ids)))
+    def __init__(self, embedding, last):
+        super().__init__()
+        self.embedding, self.first, self.second, self.last = (
+            embedding,
+            standard_layer(12, 3),
+            standard_layer(12, 3),
+            last,
+        )
 
-    with pytest.raises(ValueError, match="layers of Own were not found: they have to be items of a list"):
-        hidden_token_attribution(Own(), {"ids": TEXTS})
+    def forward(self, x):
+        return self.last(self.second(self.first(self.embedding(x))))
+
+
+@pytest.mark.parametrize(
+    ("embedding", "last", "x"),
+    [
+        (nn.Embedding(29, 12), nn.Identity(), TEXTS),
+        (nn.Identity(), nn.AdaptiveAvgPool2d((1, 12)), torch.randn(3, 9, 12)),
+    ],
+)
+def test_a_model_whose_layers_are_in_no_list_is_refused(embedding, last, x):
+    with pytest.raises(ValueError, match="layers of InNoList were not found: they have to be items of a list"):
+        hidden_token_attribution(InNoList(embedding, last), {"x": x})
 
 
 def test_a_model_without_known_attention_is_refused():
