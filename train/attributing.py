@@ -43,15 +43,15 @@ class Attributions:
     @property
     def table(self) -> pd.DataFrame:
         """For every `layer` the `own_share` and `not_led_by_own`, over all tokens of all texts."""
-        led = self.texts["not_led_by_own"] * self.texts["length"]
-        shares: Any = led.groupby(self.texts["layer"]).sum() / self.texts.groupby("layer")["length"].sum()
         own: Any = self.tokens.groupby("layer")["own_share"].mean()
-        return pd.DataFrame({"own_share": own, "not_led_by_own": shares}).reset_index()
+        weighted: Any = self.texts.assign(led=self.texts["not_led_by_own"] * self.texts["length"]).groupby("layer")
+        led = weighted["led"].sum() / weighted["length"].sum()
+        return pd.DataFrame({"own_share": own, "not_led_by_own": led}).reset_index()
 
     @property
     def title(self) -> str:
         """What it is of, and how exact."""
-        lengths, error = self.texts.drop_duplicates("row")["length"], self.texts["relative_error"].mean()
+        lengths, error = self.texts.drop_duplicates("row")["length"], float(self.texts["relative_error"].mean())
         about = f", standard error of a contribution {error:.1%} of it" if error else ", exact"
         return f"{len(lengths):,} {'text' if len(lengths) == 1 else 'texts'} of {lengths.mean():.1f} tokens{about}"
 

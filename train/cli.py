@@ -3,7 +3,7 @@
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -264,7 +264,7 @@ def _overrides(context: typer.Context) -> list[str]:
     return list(context.args)
 
 
-def _attribute(model: str, texts: list[str], probes: int | None, previous: bool, options: dict[str, Any]) -> None:
+def _attribute(model: str, texts: Sequence[str], probes: int | None, previous: bool, options: dict[str, Any]) -> None:
     """Attribute and show, when interrupted what was found until then."""
     from rich.console import Console
 

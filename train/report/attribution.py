@@ -5,6 +5,7 @@ import json
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from rich.console import Group
 from rich.table import Table
@@ -37,20 +38,19 @@ class AttributedText(NamedTuple):
 
 def layer_table(table: pd.DataFrame, distances: pd.DataFrame, title: str) -> Group:
     """A line per layer: own shares, tokens not led by their own, and the mean contribution of a token so far away."""
-    shown = Table("layer", title=title, **LOOK)
+    shown = Table("layer", **LOOK)
     for heading in ("own\nshare", "not led\nby own", *(f"{name}\napart" for name in APART)):
         shown.add_column(heading, justify="right")
     for line in table.to_dict("records"):
-        of_layer = distances[distances["layer"] == line["layer"]]
+        of_layer: Any = distances[distances["layer"] == line["layer"]]
         cells = [f"{line['own_share']:.3f}", f"{line['not_led_by_own']:.3f}"]
         shown.add_row(str(line["layer"]), *cells, *(_between(of_layer, *ends) for ends in APART.values()))
-    return Group(shown, "apart: mean contribution of one token that many places before or after")
+    return Group(title, shown, "apart: mean contribution of one token that many places before or after")
 
 
 def _between(distances: pd.DataFrame, first: float, last: float) -> str:
-    part = distances[distances["distance"].abs().between(first, last)]
-    pairs = part["pairs"].sum()
-    return f"{(part['contribution'] * part['pairs']).sum() / pairs:.4f}" if pairs else "-"
+    part: Any = distances[distances["distance"].abs().between(first, last)]
+    return f"{np.average(part['contribution'], weights=part['pairs']):.4f}" if len(part) else "-"
 
 
 class ContributionsJson(WholeFile):
