@@ -1,5 +1,6 @@
 """What is trained and what can be measured. Needs torch and transformers only."""
 
+from .attribution import hidden_token_attribution
 from .configuration import IdentiformerConfig
 from .layers import (
     EncoderLayer,
@@ -26,6 +27,7 @@ __all__ = [
     "SwapReport",
     "TorchEncoderLayer",
     "from_torch",
+    "hidden_token_attribution",
     "identifiable_layer",
     "record_heads",
     "shared_value_layer",

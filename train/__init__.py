@@ -5,17 +5,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analyzing import analyze
     from .api import describe, train
+    from .attributing import attribute
     from .callbacks import IdentifiabilityMonitor
     from .errors import MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
 
-__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "analyze", "compare", "describe", "evaluate", "predict", "train"]
+__all__ = [
+    "IdentifiabilityMonitor",
+    "MonitorWarning",
+    "analyze",
+    "attribute",
+    "compare",
+    "describe",
+    "evaluate",
+    "predict",
+    "train",
+]
 
 _HOMES = {
     "train": ".api",
     "describe": ".api",
     "analyze": ".analyzing",
+    "attribute": ".attributing",
     "evaluate": ".predicting",
     "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",

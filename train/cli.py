@@ -3,7 +3,7 @@
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -152,8 +152,17 @@ def analyze(
     token: Annotated[int | None, typer.Option("--token", help="Token, from 0, whose weights are listed.")] = None,
     json: Annotated[str | None, typer.Option("--json", help="File to write everything to.")] = None,
     csv: Annotated[str | None, typer.Option("--csv", help="File to write all maps to, a line per weight.")] = None,
-    png: Annotated[str | None, typer.Option("--png", help="Picture to draw of one head's maps.")] = None,
+    png: Annotated[str | None, typer.Option("--png", help="Picture to draw; SVG if its name ends so.")] = None,
     hide_special: Annotated[bool, typer.Option("--hide-special", help="Show no special tokens, as [CLS].")] = False,
+    attribution: Annotated[
+        bool, typer.Option("--attribution", help="Measure what input tokens contribute to hidden tokens, not heads.")
+    ] = False,
+    probes: Annotated[
+        int | None, typer.Option("--probes", help="Random probes per token of --attribution; 0: exact. Default: 32.")
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Contributions of a layer's own input, not of the embedding.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure each head's attention on texts: how far it is determined, and what it could be instead.
@@ -161,6 +170,7 @@ def analyze(
     - `identiformer analyze checkpoints/movie-snippets-identifiable "a fine film"`
     - `identiformer analyze runs/demo/standard-... --data new.csv --row 3 --layer 0 --head 2 --token 5`
     - `identiformer analyze runs/demo/standard-... "a fine film" --png film.png --json film.json --csv film.csv`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --attribution --png mixing.png`
     """
 
     def work() -> None:
@@ -169,9 +179,16 @@ def analyze(
         from .analyzing import analyze as run
         from .report.analysis import head_table, token_table
 
-        options = {"encoding": encoding or "utf-8", "separator": separator, "row": row, "quiet": quiet}
-        options |= {"layer": layer, "head": head, "token": token, "hide_special": hide_special}
-        found = run(model, texts or (), data=data, text=text or (), json=json, csv=csv, png=png, **options)
+        options = {"data": data, "text": text or (), "encoding": encoding or "utf-8", "separator": separator}
+        options |= {"row": row, "layer": layer, "json": json, "csv": csv, "png": png, "quiet": quiet}
+        of_heads = {"--head": head, "--token": token, "--hide-special": hide_special or None}
+        of_attribution = {"--probes": probes, "--previous": previous or None}
+        if attribution:
+            _refuse(of_heads, "it is about a head's attention, so leave it out with --attribution")
+            return _attribute(model, texts or (), probes, previous, options)
+        _refuse(of_attribution, "it goes with --attribution")
+        options |= {"head": head, "token": token, "hide_special": hide_special}
+        found = run(model, texts or (), **options)
         if not quiet:
             Console().print(head_table(found.table))
         if not quiet and found.tokens is not None:
@@ -247,6 +264,30 @@ def _overrides(context: typer.Context) -> list[str]:
             options = [name for parameter in context.command.params for name in parameter.opts]
             _fail(f"There is no option {argument!r}.{near_match(argument, options)}")
     return list(context.args)
+
+
+def _attribute(model: str, texts: Sequence[str], probes: int | None, previous: bool, options: dict[str, Any]) -> None:
+    """Attribute and show, when interrupted what was found until then."""
+    from rich.console import Console
+
+    from .attributing import PROBES, Interrupted, attribute
+    from .report.attribution import layer_table
+
+    interruption = None
+    number, source = PROBES if probes is None else probes or None, "previous" if previous else "embedding"
+    try:
+        found = attribute(model, texts, probes=number, source=source, **options)
+    except Interrupted as stop:
+        found, interruption = stop.found, stop
+    if not options["quiet"]:
+        Console().print(layer_table(found.table, found.distances, found.title))
+    if interruption:
+        raise interruption
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    if given := [name for name, value in options.items() if value is not None]:
+        raise UserError(f"{given[0]}: {why}.")
 
 
 def _check_output(output: str | None) -> None:

@@ -1,6 +1,7 @@
 """How far attention weights can be recovered from a head's output: pure functions on plain matrices, in float64."""
 
 from .alternatives import Alternative, alternative_attention
+from .attribution import Attribution, ContextProfile, context_profile, input_contributions
 from .effective import Agreement, agreement, effective_attention
 from .intervals import Intervals, attention_intervals
 from .key_constrained import KeyAmbiguity, key_ambiguity
@@ -11,6 +12,8 @@ from .slack import Slack, attention_slack
 __all__ = [
     "Agreement",
     "Alternative",
+    "Attribution",
+    "ContextProfile",
     "Intervals",
     "KeyAmbiguity",
     "LayerNullSpace",
@@ -21,7 +24,9 @@ __all__ = [
     "alternative_attention",
     "attention_intervals",
     "attention_slack",
+    "context_profile",
     "effective_attention",
+    "input_contributions",
     "key_ambiguity",
     "layer_null_space",
     "max_entropy_attention",

@@ -17,7 +17,7 @@ DPI = 110
 
 
 def draw_attention(path: str, tokens: Sequence[str], maps: dict[str, np.ndarray], title: str) -> None:
-    """Draw maps of one head side by side, as a PNG: a row per query, a column per key.
+    """Draw maps of one head side by side, as PNG or SVG: a row per query, a column per key.
 
     All share one scale, symmetric about 0: white is 0, red above, blue below.
 
@@ -40,25 +40,34 @@ def draw_attention(path: str, tokens: Sequence[str], maps: dict[str, np.ndarray]
     for axes, (name, matrix) in zip(panels, maps.items(), strict=True):
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-largest, vmax=largest, interpolation="nearest")
         axes.set_title(name, fontsize=heading)
-        _label(axes, tokens, side)
+        label_tokens(axes, tokens, side)
     bar = figure.colorbar(image, ax=panels, label="weight", fraction=0.02, pad=0.01)
     bar.ax.set_ylim(min(0.0, *(float(matrix.min()) for matrix in maps.values())), largest)
+    save(figure, path)
+
+
+def save(figure: Figure, path: str) -> None:
+    """Write a figure as SVG where its name ends so, as PNG otherwise.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
     try:
-        figure.savefig(path, format="png")
+        figure.savefig(path, format="svg" if path.lower().endswith(".svg") else "png")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _label(axes: Axes, tokens: Sequence[str], side: float) -> None:
-    """Write the tokens beside rows and under columns, as many as there is room for."""
+def label_tokens(axes: Axes, tokens: Sequence[str], side: float, rows: str = "query", columns: str = "key") -> None:
+    """Write the tokens beside rows and under columns, as many as there is room for on `side` inches."""
     places = range(0, len(tokens), max(1, math.ceil(len(tokens) * CELL / side)))
     labels = [_short(tokens[place]) for place in places]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(places, labels, fontsize=7.5, parse_math=False)
     axes.tick_params(axis="x", rotation=90)
     axes.tick_params(length=2, pad=1)
-    axes.set_xlabel("key")
-    axes.set_ylabel("query")
+    axes.set_xlabel(columns)
+    axes.set_ylabel(rows)
 
 
 def _short(token: str) -> str:
