@@ -51,7 +51,8 @@ class Attributions:
     @property
     def title(self) -> str:
         """What it is of, and how exact."""
-        lengths, error = self.texts.drop_duplicates("row")["length"], float(self.texts["relative_error"].mean())
+        error: Any = self.texts["relative_error"].mean()
+        lengths = self.texts.drop_duplicates("row")["length"]
         about = f", standard error of a contribution {error:.1%} of it" if error else ", exact"
         return f"{len(lengths):,} {'text' if len(lengths) == 1 else 'texts'} of {lengths.mean():.1f} tokens{about}"
 
@@ -122,9 +123,10 @@ def attribute(
         files = [stack.enter_context(file) for file in _files(json, csv, probes, source)]
         try:
             for last in _stream(loaded, rows, {"probes": probes, "source": source, "seed": seed}, quiet):
+                frames = _frames(last)
                 for file in files:
                     file.add(last)
-                parts.append(_frames(last))
+                parts.append(frames)
         except KeyboardInterrupt:
             if not parts:
                 raise

@@ -57,11 +57,10 @@ class FineTuning:
         }
         groups = defaultdict(list)
         for name, parameter in self.model.named_parameters():
-            new = name in self.new and self.settings.new_lr is not None
-            rate = self.settings.new_lr if new else lr * self.settings.layer_decay ** depth.get(parameter, 0)
-            rate = rate / added.get(parameter, 1)
+            new_lr = self.settings.new_lr if name in self.new else None
+            rate = lr * self.settings.layer_decay ** depth.get(parameter, 0) if new_lr is None else new_lr
             if parameter.requires_grad:
-                groups[rate].append(parameter)
+                groups[rate / added.get(parameter, 1)].append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
 
 

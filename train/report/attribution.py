@@ -95,12 +95,16 @@ class ContributionsCsv(WholeFile):
 
     def add(self, found: AttributedText) -> None:
         """Write the lines of a text."""
-        tokens, errors = found.text.tokens, found.standard_error.tolist()
-        for layer, matrix in enumerate(found.contributions.tolist()):
-            for hidden, row in enumerate(matrix):
-                place = (found.text.row, layer, hidden, tokens[hidden])
-                numbers = zip(range(len(tokens)), tokens, row, errors[layer][hidden], strict=True)
-                self.writer.writerows([*place, *each] for each in numbers)
+        tokens = list(enumerate(found.text.tokens))
+        numbers = zip(found.contributions.tolist(), found.standard_error.tolist(), strict=True)
+        self.writer.writerows(  # at once, so that an interruption leaves no part of a text
+            [
+                (found.text.row, layer, *tokens[hidden], *tokens[token], contribution, error)
+                for layer, matrices in enumerate(numbers)
+                for hidden, rows in enumerate(zip(*matrices, strict=True))
+                for token, (contribution, error) in enumerate(zip(*rows, strict=True))
+            ]
+        )
 
 
 def _plain(part: Tensor) -> Any:
