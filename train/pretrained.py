@@ -40,28 +40,35 @@ class FineTuning:
         return f"{self.settings.name}: {swapped}; {new:,} parameters start at random, {frozen:,} are frozen"
 
     def groups(self, lr: float) -> list[dict[str, Any]]:
-        """The trainable parameters by learning rate: falling from layer to layer, another one for what is new.
-
-        Value maps of added heads have the rate divided by their number: they see nearly the same gradient, and steps of
-        Adam's size in each of them move their sum that many times as far.
-        """
+        """The trainable parameters by learning rate: falling from layer to layer, another one for what is new."""
         layers, embeddings = encoder_layers(self.model), _embeddings(self.model)
         depth = {parameter: len(layers) for parameter in embeddings.parameters()}
         for number, layer in enumerate(layers):
             depth |= {parameter: len(layers) - 1 - number for parameter in layer.parameters()}
-        added = {
-            parameter: module.num_value_heads
-            for module in self.model.modules()
-            if isinstance(module, MultiHeadAttention) and module.merge_heads == "sum"
-            for parameter in module.value.parameters()
-        }
+        shares = {}
+        for module in self.model.modules():
+            if isinstance(module, MultiHeadAttention):
+                shares |= _shares(module)
         groups = defaultdict(list)
         for name, parameter in self.model.named_parameters():
             new_lr = self.settings.new_lr if name in self.new else None
             rate = lr * self.settings.layer_decay ** depth.get(parameter, 0) if new_lr is None else new_lr
             if parameter.requires_grad:
-                groups[rate / added.get(parameter, 1)].append(parameter)
+                groups[rate * shares.get(parameter, 1)].append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
+
+
+def _shares(attention: MultiHeadAttention) -> dict[nn.Parameter, float]:
+    """What to multiply a learning rate by, parameter by parameter, that suits heads of `d_model / num_heads` values.
+
+    Adam's steps are of one size: they add up in the value maps of added heads, which see nearly the same gradient, and
+    in an output map that sums over more values.
+    """
+    if attention.merge_heads == "sum":
+        return dict.fromkeys(attention.value.parameters(), 1 / attention.num_value_heads)
+    if attention.merge_heads == "concat":
+        return {attention.output.weight: min(1, attention.d_model / attention.output.in_features)}
+    return {}
 
 
 def load_pretrained(settings: DictConfig, preset: str, data: TextData) -> FineTuning:
