@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel
 
 from ..models import MultiHeadAttention, SwapReport, swap_encoder_layers
@@ -45,7 +45,7 @@ class FineTuning:
         depth = {parameter: len(layers) for parameter in embeddings.parameters()}
         for number, layer in enumerate(layers):
             depth |= {parameter: len(layers) - 1 - number for parameter in layer.parameters()}
-        shares = {}
+        shares: dict[Tensor, float] = {}
         for module in self.model.modules():
             if isinstance(module, MultiHeadAttention):
                 shares |= _shares(module)
@@ -58,14 +58,14 @@ class FineTuning:
         return [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
 
 
-def _shares(attention: MultiHeadAttention) -> dict[nn.Parameter, float]:
+def _shares(attention: MultiHeadAttention) -> dict[Tensor, float]:
     """What to multiply a learning rate by, parameter by parameter, that suits heads of `d_model / num_heads` values.
 
     Adam's steps are of one size: they add up in the value maps of added heads, which see nearly the same gradient, and
     in an output map that sums over more values.
     """
     if attention.merge_heads == "sum":
-        return dict.fromkeys(attention.value.parameters(), 1 / attention.num_value_heads)
+        return dict.fromkeys(list[Tensor](attention.value.parameters()), 1 / attention.num_value_heads)
     if attention.merge_heads == "concat":
         return {attention.output.weight: min(1, attention.d_model / attention.output.in_features)}
     return {}
