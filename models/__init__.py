@@ -10,7 +10,7 @@ from .layers import (
     standard_layer,
 )
 from .modeling import IdentiformerForSequenceClassification, IdentiformerModel
-from .recording import HeadRecord, record_heads
+from .recording import HeadRecord, record_heads, record_states
 from .surgery import SwapReport, swap_encoder_layers
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "SwapReport",
     "identifiable_layer",
     "record_heads",
+    "record_states",
     "shared_value_layer",
     "small_key_layer",
     "standard_layer",

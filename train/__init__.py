@@ -6,11 +6,23 @@ if TYPE_CHECKING:
     from .analyzing import analyze
     from .api import describe, train
     from .callbacks import IdentifiabilityMonitor
-    from .errors import MonitorWarning
+    from .errors import Interrupted, MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
+    from .tokens import identify_tokens
 
-__all__ = ["IdentifiabilityMonitor", "MonitorWarning", "analyze", "compare", "describe", "evaluate", "predict", "train"]
+__all__ = [
+    "IdentifiabilityMonitor",
+    "Interrupted",
+    "MonitorWarning",
+    "analyze",
+    "compare",
+    "describe",
+    "evaluate",
+    "identify_tokens",
+    "predict",
+    "train",
+]
 
 _HOMES = {
     "train": ".api",
@@ -19,8 +31,10 @@ _HOMES = {
     "evaluate": ".predicting",
     "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",
+    "Interrupted": ".errors",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",
+    "identify_tokens": ".tokens",
 }
 
 

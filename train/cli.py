@@ -3,12 +3,12 @@
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from .errors import UserError, near_match
+from .errors import Interrupted, UserError, near_match
 
 app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
@@ -152,8 +152,18 @@ def analyze(
     token: Annotated[int | None, typer.Option("--token", help="Token, from 0, whose weights are listed.")] = None,
     json: Annotated[str | None, typer.Option("--json", help="File to write everything to.")] = None,
     csv: Annotated[str | None, typer.Option("--csv", help="File to write all maps to, a line per weight.")] = None,
-    png: Annotated[str | None, typer.Option("--png", help="Picture to draw of one head's maps.")] = None,
+    png: Annotated[str | None, typer.Option("--png", help="Picture to draw; SVG if its name ends so.")] = None,
     hide_special: Annotated[bool, typer.Option("--hide-special", help="Show no special tokens, as [CLS].")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Measure how many hidden tokens still point to their inputs, not heads.")
+    ] = False,
+    distance: Annotated[
+        str | None, typer.Option("--distance", help="What is near for --tokens: cosine, the default, or l2.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="Rows that --tokens draws at random. Default: 300.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", help="Tokens at which --tokens cuts texts.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure each head's attention on texts: how far it is determined, and what it could be instead.
@@ -161,6 +171,7 @@ def analyze(
     - `identiformer analyze checkpoints/movie-snippets-identifiable "a fine film"`
     - `identiformer analyze runs/demo/standard-... --data new.csv --row 3 --layer 0 --head 2 --token 5`
     - `identiformer analyze runs/demo/standard-... "a fine film" --png film.png --json film.json --csv film.csv`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --tokens --png rates.png`
     """
 
     def work() -> None:
@@ -169,9 +180,17 @@ def analyze(
         from .analyzing import analyze as run
         from .report.analysis import head_table, token_table
 
-        options = {"encoding": encoding or "utf-8", "separator": separator, "row": row, "quiet": quiet}
-        options |= {"layer": layer, "head": head, "token": token, "hide_special": hide_special}
-        found = run(model, texts or (), data=data, text=text or (), json=json, csv=csv, png=png, **options)
+        options = {"data": data, "text": text or (), "encoding": encoding or "utf-8", "separator": separator}
+        options |= {"json": json, "csv": csv, "png": png, "quiet": quiet}
+        of_heads = {"--row": row, "--layer": layer, "--head": head, "--token": token}
+        of_tokens = {"--distance": distance, "--sample": sample, "--max-length": max_length}
+        if tokens:
+            _refuse(of_heads | {"--hide-special": hide_special or None}, "leave it out with --tokens, which probes all")
+            given = {name[2:].replace("-", "_"): value for name, value in of_tokens.items() if value is not None}
+            return _identify_tokens(model, texts or (), **options, **given)
+        _refuse(of_tokens, "it goes with --tokens")
+        options |= {"row": row, "layer": layer, "head": head, "token": token, "hide_special": hide_special}
+        found = run(model, texts or (), **options)
         if not quiet:
             Console().print(head_table(found.table))
         if not quiet and found.tokens is not None:
@@ -247,6 +266,29 @@ def _overrides(context: typer.Context) -> list[str]:
             options = [name for parameter in context.command.params for name in parameter.opts]
             _fail(f"There is no option {argument!r}.{near_match(argument, options)}")
     return list(context.args)
+
+
+def _identify_tokens(model: str, texts: Sequence[str], **options: Any) -> None:
+    """Probe and show, when interrupted what was found until then."""
+    from rich.console import Console
+
+    from .report.rates import rate_tables
+    from .tokens import identify_tokens
+
+    interruption = None
+    try:
+        found = identify_tokens(model, texts, **options)
+    except Interrupted as stop:
+        found, interruption = stop.found, stop
+    if not options["quiet"]:
+        Console().print(rate_tables(found.table, found.facts))
+    if interruption:
+        raise interruption
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    if given := [name for name, value in options.items() if value is not None]:
+        raise UserError(f"{given[0]}: {why}.")
 
 
 def _check_output(output: str | None) -> None:

@@ -17,7 +17,7 @@ DPI = 110
 
 
 def draw_attention(path: str, tokens: Sequence[str], maps: dict[str, np.ndarray], title: str) -> None:
-    """Draw maps of one head side by side, as a PNG: a row per query, a column per key.
+    """Draw maps of one head side by side, as PNG or SVG: a row per query, a column per key.
 
     All share one scale, symmetric about 0: white is 0, red above, blue below.
 
@@ -43,8 +43,17 @@ def draw_attention(path: str, tokens: Sequence[str], maps: dict[str, np.ndarray]
         _label(axes, tokens, side)
     bar = figure.colorbar(image, ax=panels, label="weight", fraction=0.02, pad=0.01)
     bar.ax.set_ylim(min(0.0, *(float(matrix.min()) for matrix in maps.values())), largest)
+    save(figure, path)
+
+
+def save(figure: Figure, path: str) -> None:
+    """Write a figure as SVG where its name ends so, as PNG otherwise.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
     try:
-        figure.savefig(path, format="png")
+        figure.savefig(path, format="svg" if path.lower().endswith(".svg") else "png")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
