@@ -165,14 +165,18 @@ def record_states(model: nn.Module) -> Iterator[list[Tensor]]:
         layer gives, as the layers have them: *(batch, token, d_model)* for most.
 
     Raises:
-        ValueError: If the model holds no known attention module.
+        ValueError: If the model holds no known attention module, or its layers are not items of a list.
     """
     states: list[Tensor] = []
     layers = list(dict.fromkeys(encoder_layers(model)))
 
     def record(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
         if module is layers[0]:
-            states.append(_padded(next(iter(inspect.signature(forward).bind(*args, **kwargs).arguments.values()))))
+            hidden = next(iter(inspect.signature(forward).bind(*args, **kwargs).arguments.values()))
+            if not hidden.is_floating_point():
+                name = type(model).__name__
+                raise ValueError(f"The layers of {name} were not found: they have to be items of a list.")
+            states.append(_padded(hidden))
         output = forward(*args, **kwargs)
         states.append(_padded(output[0] if isinstance(output, tuple) else output))
         return output

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analyzing import analyze
     from .api import describe, train
+    from .attributing import attribute
     from .callbacks import IdentifiabilityMonitor
     from .errors import Interrupted, MonitorWarning
     from .predicting import evaluate, predict
@@ -16,6 +17,7 @@ __all__ = [
     "Interrupted",
     "MonitorWarning",
     "analyze",
+    "attribute",
     "compare",
     "describe",
     "evaluate",
@@ -28,6 +30,7 @@ _HOMES = {
     "train": ".api",
     "describe": ".api",
     "analyze": ".analyzing",
+    "attribute": ".attributing",
     "evaluate": ".predicting",
     "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",

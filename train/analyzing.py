@@ -107,7 +107,7 @@ def analyze(
     sizes = _head_counts(loaded)
     choice = _choice(sizes, layer, head, token, detail=token is not None or png is not None)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
-    rows = tokenize(_picked(rows, row, alone=choice is not None), loaded.tokenizer)
+    rows = tokenize(picked(rows, row, alone=choice is not None), loaded.tokenizer)
     measured, shown = [], None
     with ExitStack() as stack:
         files = [stack.enter_context(kind(path)) for kind, path in ((JsonFile, json), (CsvFile, csv)) if path]
@@ -151,7 +151,7 @@ def _choice(sizes: list[int], layer: int | None, head: int | None, token: int | 
     return Choice(layer, head, token)
 
 
-def _picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
+def picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
     """All rows or the one that was asked for, which it must be where one text is shown alone."""
     if row is not None and not 1 <= row <= len(rows):
         raise UserError(f"There is no row {row}: there are rows 1 to {len(rows)}.")
@@ -176,7 +176,7 @@ def _stream(
 ) -> Iterator[tuple[AnalyzedText, AnalyzedHead]]:
     """All heads of one text after the other; maps of the chosen head, or of all. Texts without tokens are left out."""
     for row in rows:
-        text = _as_read(row, loaded.tokenizer)
+        text = as_read(row, loaded.tokenizer)
         if choice and choice.token is not None and not 0 <= choice.token < len(text.tokens):
             last = len(text.tokens) - 1
             raise UserError(f"There is no token {choice.token}: row {text.row} has tokens 0 to {last}.")
@@ -189,7 +189,8 @@ def _stream(
                 yield text, AnalyzedHead(record.layer, head, measures, maps)
 
 
-def _as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
+def as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
+    """A tokenised row as the model reads it."""
     added = [number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id]  # that is a word
     ids = row["input_ids"]
     return AnalyzedText(row["row"], [_shown(tokenizer, number) for number in ids], [n in added for n in ids])

@@ -164,6 +164,15 @@ def analyze(
         int | None, typer.Option("--sample", help="Rows that --tokens draws at random. Default: 300.")
     ] = None,
     max_length: Annotated[int | None, typer.Option("--max-length", help="Tokens at which --tokens cuts texts.")] = None,
+    attribution: Annotated[
+        bool, typer.Option("--attribution", help="Measure what input tokens contribute to hidden tokens, not heads.")
+    ] = False,
+    probes: Annotated[
+        int | None, typer.Option("--probes", help="Random probes per token of --attribution; 0: exact. Default: 32.")
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Contributions of a layer's own input, not of the embedding.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure each head's attention on texts: how far it is determined, and what it could be instead.
@@ -172,6 +181,7 @@ def analyze(
     - `identiformer analyze runs/demo/standard-... --data new.csv --row 3 --layer 0 --head 2 --token 5`
     - `identiformer analyze runs/demo/standard-... "a fine film" --png film.png --json film.json --csv film.csv`
     - `identiformer analyze runs/demo/standard-... --data new.csv --tokens --png rates.png`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --attribution --png mixing.png`
     """
 
     def work() -> None:
@@ -182,14 +192,20 @@ def analyze(
 
         options = {"data": data, "text": text or (), "encoding": encoding or "utf-8", "separator": separator}
         options |= {"json": json, "csv": csv, "png": png, "quiet": quiet}
-        of_heads = {"--row": row, "--layer": layer, "--head": head, "--token": token}
+        of_heads = {"--head": head, "--token": token, "--hide-special": hide_special or None}
         of_tokens = {"--distance": distance, "--sample": sample, "--max-length": max_length}
+        of_attribution = {"--probes": probes, "--previous": previous or None}
+        _refuse({} if tokens else of_tokens, "it goes with --tokens")
+        _refuse({} if attribution else of_attribution, "it goes with --attribution")
         if tokens:
-            _refuse(of_heads | {"--hide-special": hide_special or None}, "leave it out with --tokens, which probes all")
-            given = {name[2:].replace("-", "_"): value for name, value in of_tokens.items() if value is not None}
-            return _identify_tokens(model, texts or (), **options, **given)
-        _refuse(of_tokens, "it goes with --tokens")
-        options |= {"row": row, "layer": layer, "head": head, "token": token, "hide_special": hide_special}
+            others = {"--attribution": attribution or None, "--row": row, "--layer": layer}
+            _refuse(of_heads | others, "leave it out with --tokens, which probes all layers on many texts")
+            return _identify_tokens(model, texts or (), options, of_tokens)
+        options |= {"row": row, "layer": layer}
+        if attribution:
+            _refuse(of_heads, "it is about a head's attention, so leave it out with --attribution")
+            return _attribute(model, texts or (), probes, previous, options)
+        options |= {"head": head, "token": token, "hide_special": hide_special}
         found = run(model, texts or (), **options)
         if not quiet:
             Console().print(head_table(found.table))
@@ -268,20 +284,41 @@ def _overrides(context: typer.Context) -> list[str]:
     return list(context.args)
 
 
-def _identify_tokens(model: str, texts: Sequence[str], **options: Any) -> None:
-    """Probe and show, when interrupted what was found until then."""
-    from rich.console import Console
-
+def _identify_tokens(model: str, texts: Sequence[str], options: dict[str, Any], of_tokens: dict[str, Any]) -> None:
     from .report.rates import rate_tables
     from .tokens import identify_tokens
 
+    given = {name[2:].replace("-", "_"): value for name, value in of_tokens.items() if value is not None}
+    _show(
+        lambda: identify_tokens(model, texts, **options, **given),
+        lambda found: rate_tables(found.table, found.facts),
+        options["quiet"],
+    )
+
+
+def _attribute(model: str, texts: Sequence[str], probes: int | None, previous: bool, options: dict[str, Any]) -> None:
+    from .attributing import PROBES, attribute
+    from .report.attribution import layer_table
+
+    number, source = PROBES if probes is None else probes or None, "previous" if previous else "embedding"
+    _show(
+        lambda: attribute(model, texts, probes=number, source=source, **options),
+        lambda found: layer_table(found.table, found.distances, found.title),
+        options["quiet"],
+    )
+
+
+def _show(work: Callable[[], Any], shown: Callable[[Any], Any], quiet: bool) -> None:
+    """Do long work and print what it found, when interrupted what was found until then."""
+    from rich.console import Console
+
     interruption = None
     try:
-        found = identify_tokens(model, texts, **options)
+        found = work()
     except Interrupted as stop:
         found, interruption = stop.found, stop
-    if not options["quiet"]:
-        Console().print(rate_tables(found.table, found.facts))
+    if not quiet:
+        Console().print(shown(found))
     if interruption:
         raise interruption
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from torch import nn
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel
 
-from ..models import SwapReport, swap_encoder_layers
+from ..models import MultiHeadAttention, SwapReport, swap_encoder_layers
 from ..models.adapters import attention_modules, encoder_layers
 from ..models.layers.presets import AttentionSizes
 from .data.prepare import TextData
@@ -40,17 +40,27 @@ class FineTuning:
         return f"{self.settings.name}: {swapped}; {new:,} parameters start at random, {frozen:,} are frozen"
 
     def groups(self, lr: float) -> list[dict[str, Any]]:
-        """The trainable parameters by learning rate: falling from layer to layer, another one for what is new."""
+        """The trainable parameters by learning rate: falling from layer to layer, another one for what is new.
+
+        Value maps of added heads have the rate divided by their number: they see nearly the same gradient, and steps of
+        Adam's size in each of them move their sum that many times as far.
+        """
         layers, embeddings = encoder_layers(self.model), _embeddings(self.model)
         depth = {parameter: len(layers) for parameter in embeddings.parameters()}
         for number, layer in enumerate(layers):
             depth |= {parameter: len(layers) - 1 - number for parameter in layer.parameters()}
+        added = {
+            parameter: module.num_value_heads
+            for module in self.model.modules()
+            if isinstance(module, MultiHeadAttention) and module.merge_heads == "sum"
+            for parameter in module.value.parameters()
+        }
         groups = defaultdict(list)
         for name, parameter in self.model.named_parameters():
-            new = name in self.new and self.settings.new_lr is not None
-            rate = self.settings.new_lr if new else lr * self.settings.layer_decay ** depth.get(parameter, 0)
+            new_lr = self.settings.new_lr if name in self.new else None
+            rate = lr * self.settings.layer_decay ** depth.get(parameter, 0) if new_lr is None else new_lr
             if parameter.requires_grad:
-                groups[rate].append(parameter)
+                groups[rate / added.get(parameter, 1)].append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
 
 

@@ -1,6 +1,7 @@
 """How far attention weights can be recovered from a head's output: pure functions on plain matrices, in float64."""
 
 from .alternatives import Alternative, alternative_attention
+from .attribution import Attribution, ContextProfile, context_profile, input_contributions
 from .effective import Agreement, agreement, effective_attention
 from .intervals import Intervals, attention_intervals
 from .key_constrained import KeyAmbiguity, key_ambiguity
@@ -12,6 +13,8 @@ from .tokens import TokenIdentifiability, token_identifiability
 __all__ = [
     "Agreement",
     "Alternative",
+    "Attribution",
+    "ContextProfile",
     "Intervals",
     "KeyAmbiguity",
     "LayerNullSpace",
@@ -23,7 +26,9 @@ __all__ = [
     "alternative_attention",
     "attention_intervals",
     "attention_slack",
+    "context_profile",
     "effective_attention",
+    "input_contributions",
     "key_ambiguity",
     "layer_null_space",
     "max_entropy_attention",

@@ -72,3 +72,17 @@ def test_the_embedding_of_positions_is_found(name, length):
 @pytest.mark.parametrize("name", ["ModernBert", *ENCODERS])
 def test_positions_that_no_module_embeds_are_not_found(name):
     assert position_embedding(shared_model(name), TEXTS[:1]) is None
+
+
+def test_layers_that_are_no_items_of_a_list_are_refused():
+    class Single(nn.Module):
+        def __init__(self, whole):
+            super().__init__()
+            self.embedding, self.layer = whole.encoder.embeddings.word, whole.encoder.layers[0]
+
+        def forward(self, input_ids):
+            return self.layer(self.embedding(input_ids))
+
+    model = Single(shared_model("standard"))
+    with pytest.raises(ValueError, match="The layers of Single were not found"), record_states(model):
+        model(TEXTS)

@@ -20,6 +20,7 @@ OPTIONS = [
 NEEDED = {
     ("data", "folder"): ["data.folder=x"],
     ("experiment", "r8"): ["data.folder=x"],
+    ("experiment", "r8_pretrained"): ["data.folder=x", "model.name=x"],
     ("model", "pretrained"): ["model.name=x"],
     ("recipe", "pretrained"): ["model=pretrained", "model.name=x"],
 }

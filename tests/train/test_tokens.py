@@ -164,8 +164,10 @@ def test_python_is_given_what_was_found_before_an_interruption(model, reviews, i
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--tokens", "--row", "1"], "--row: leave it out with --tokens, which probes all."),
+        (["--tokens", "--row", "1"], "--row: leave it out with --tokens, which probes all layers on many texts."),
         (["--tokens", "--hide-special"], "--hide-special: leave it out"),
+        (["--tokens", "--attribution"], "--attribution: leave it out"),
+        (["--tokens", "--probes", "9"], "--probes: it goes with --attribution."),
         (["--sample", "9"], "--sample: it goes with --tokens."),
         (["--tokens", "--distance", "l1"], "There is no distance 'l1': choose cosine or l2."),
         (["--tokens", "--sample", "2"], "The sample is 2: it takes at least 3 texts."),

@@ -40,7 +40,7 @@ def draw_attention(path: str, tokens: Sequence[str], maps: dict[str, np.ndarray]
     for axes, (name, matrix) in zip(panels, maps.items(), strict=True):
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-largest, vmax=largest, interpolation="nearest")
         axes.set_title(name, fontsize=heading)
-        _label(axes, tokens, side)
+        label_tokens(axes, tokens, side)
     bar = figure.colorbar(image, ax=panels, label="weight", fraction=0.02, pad=0.01)
     bar.ax.set_ylim(min(0.0, *(float(matrix.min()) for matrix in maps.values())), largest)
     save(figure, path)
@@ -58,16 +58,16 @@ def save(figure: Figure, path: str) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _label(axes: Axes, tokens: Sequence[str], side: float) -> None:
-    """Write the tokens beside rows and under columns, as many as there is room for."""
+def label_tokens(axes: Axes, tokens: Sequence[str], side: float, rows: str = "query", columns: str = "key") -> None:
+    """Write the tokens beside rows and under columns, as many as there is room for on `side` inches."""
     places = range(0, len(tokens), max(1, math.ceil(len(tokens) * CELL / side)))
     labels = [_short(tokens[place]) for place in places]
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(places, labels, fontsize=7.5, parse_math=False)
     axes.tick_params(axis="x", rotation=90)
     axes.tick_params(length=2, pad=1)
-    axes.set_xlabel("key")
-    axes.set_ylabel("query")
+    axes.set_xlabel(columns)
+    axes.set_ylabel(rows)
 
 
 def _short(token: str) -> str:
