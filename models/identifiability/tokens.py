@@ -225,7 +225,7 @@ class _Learner:
         """Train on random tokens in one cycle of the learning rate; leave the probe as it was when it was best."""
         train, validation, _ = self.split
         targets = self.targets.float()
-        optimizer = torch.optim.Adam(probe.parameters())
+        optimizer = torch.optim.Adam(probe.parameters(), fused=True)
         schedule = OneCycleLR(optimizer, LEARNING_RATE, STEPS, pct_start=0.1, cycle_momentum=False)
         best, kept = (-1.0, 0.0), {}
         for step in range(STEPS + 1):
