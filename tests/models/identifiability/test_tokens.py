@@ -199,10 +199,10 @@ def test_states_that_do_not_vary_hold_nothing(inputs, distance):
 # Intervals.
 
 
-def test_95_of_100_intervals_hold_the_true_rate():
+def test_19_of_20_intervals_hold_the_true_rate():
     """Texts of a rate each, around .7, and of different lengths."""
     generator, held = torch.Generator().manual_seed(0), []
-    for seed in range(300):
+    for seed in range(200):
         lengths = torch.randint(5, 40, (45,), generator=generator)
         own = torch.arange(45).repeat_interleave(lengths)
         rate = (0.7 + 0.15 * torch.randn(45, generator=generator)).clamp(0.4, 1)[own]
