@@ -14,7 +14,7 @@ from .layers import (
     to_torch,
 )
 from .modeling import IdentiformerForSequenceClassification, IdentiformerModel
-from .recording import HeadRecord, record_heads
+from .recording import HeadRecord, record_heads, record_states
 from .surgery import SwapReport, swap_encoder_layers
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "hidden_token_attribution",
     "identifiable_layer",
     "record_heads",
+    "record_states",
     "shared_value_layer",
     "small_key_layer",
     "standard_layer",

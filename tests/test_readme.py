@@ -48,7 +48,8 @@ def _words(command, small):
     return words + [word for word in small if not (pretrained and word.startswith("model."))]
 
 
-def test_every_command_works(folder, small, capsys):
+def test_every_command_works(folder, small, capsys, monkeypatch):
+    monkeypatch.setattr("identiformer.models.identifiability.tokens.STEPS", 10)  # little learning
     commands = [line for block in _blocks("bash") for line in block.splitlines() if line.startswith("identiformer")]
     assert len(commands) >= 7
     for command in commands:

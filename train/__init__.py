@@ -7,18 +7,21 @@ if TYPE_CHECKING:
     from .api import describe, train
     from .attributing import attribute
     from .callbacks import IdentifiabilityMonitor
-    from .errors import MonitorWarning
+    from .errors import Interrupted, MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
+    from .tokens import identify_tokens
 
 __all__ = [
     "IdentifiabilityMonitor",
+    "Interrupted",
     "MonitorWarning",
     "analyze",
     "attribute",
     "compare",
     "describe",
     "evaluate",
+    "identify_tokens",
     "predict",
     "train",
 ]
@@ -31,8 +34,10 @@ _HOMES = {
     "evaluate": ".predicting",
     "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",
+    "Interrupted": ".errors",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",
+    "identify_tokens": ".tokens",
 }
 
 

@@ -17,7 +17,7 @@ from ..models.adapters import encoder_layers
 from .analyzing import as_read, picked
 from .calm import calm_libraries
 from .data.prepare import tokenize
-from .errors import UserError
+from .errors import Interrupted, UserError
 from .predicting import Loaded, load_model, read_rows
 from .report.attribution import AttributedText, ContributionsCsv, ContributionsJson
 
@@ -55,18 +55,6 @@ class Attributions:
         lengths = self.texts.drop_duplicates("row")["length"]
         about = f", standard error of a contribution {error:.1%} of it" if error else ", exact"
         return f"{len(lengths):,} {'text' if len(lengths) == 1 else 'texts'} of {lengths.mean():.1f} tokens{about}"
-
-
-class Interrupted(KeyboardInterrupt):
-    """The work was interrupted after some texts.
-
-    Attributes:
-        found: What was found until then.
-    """
-
-    def __init__(self, found: Attributions):
-        super().__init__()
-        self.found = found
 
 
 @calm_libraries()

@@ -8,6 +8,7 @@ from .key_constrained import KeyAmbiguity, key_ambiguity
 from .max_entropy import MaxEntropy, max_entropy_attention
 from .null_space import LayerNullSpace, NullSpace, layer_null_space, null_space
 from .slack import Slack, attention_slack
+from .tokens import TokenIdentifiability, token_identifiability
 
 __all__ = [
     "Agreement",
@@ -20,6 +21,7 @@ __all__ = [
     "MaxEntropy",
     "NullSpace",
     "Slack",
+    "TokenIdentifiability",
     "agreement",
     "alternative_attention",
     "attention_intervals",
@@ -31,4 +33,5 @@ __all__ = [
     "layer_null_space",
     "max_entropy_attention",
     "null_space",
+    "token_identifiability",
 ]
