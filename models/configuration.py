@@ -13,8 +13,26 @@ from .layers.presets import head_size
 _INHERITED = {"attn_implementation", "experts_implementation", "torch_dtype", "per_layer_config", "model_type"}
 
 
+class AttentionsUnderAnyKernel:
+    """Mixed into a config: attention weights can be asked for whatever the kernel."""
+
+    _output_attentions: bool | None
+
+    @property
+    def output_attentions(self) -> bool | None:
+        """Whether attention weights are returned; under any kernel, since the explicit path can always be taken."""
+        return self._output_attentions
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool | None) -> None:
+        self._output_attentions = value
+
+    def validate_output_attentions(self) -> None:
+        """Nothing to refuse: see `output_attentions`."""
+
+
 @strict
-class IdentiformerConfig(PreTrainedConfig):
+class IdentiformerConfig(AttentionsUnderAnyKernel, PreTrainedConfig):
     """Configuration of a Transformer encoder whose key and value sizes are free.
 
     Args:
@@ -101,15 +119,3 @@ class IdentiformerConfig(PreTrainedConfig):
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"IdentiformerConfig has no argument {name!r}.{hint}")
-
-    @property
-    def output_attentions(self) -> bool | None:
-        """Whether attention weights are returned; under any kernel, since the explicit path can always be taken."""
-        return self._output_attentions
-
-    @output_attentions.setter
-    def output_attentions(self, value: bool | None) -> None:
-        self._output_attentions = value
-
-    def validate_output_attentions(self) -> None:
-        """Nothing to refuse: see `output_attentions`."""

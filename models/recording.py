@@ -1,16 +1,18 @@
-"""Recording what each attention head of a model saw and did, whatever kernel the model runs on."""
+"""Recording what each attention head of a model saw and did, and its hidden states, whatever kernel it runs on."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .adapters import Affine, Heads, attention_modules
+from .adapters import Affine, Call, Heads, attention_modules, encoder_layers
 from .adapters import heads as heads_of
-from .functional.attention import attention_weights
+from .functional.attention import attention_weights, rotate
 from .functional.masks import zero_padding
 
 
@@ -24,17 +26,34 @@ class HeadRecord:
 
     Attributes:
         layer: Number of the attention module in the model, from 0.
-        hidden: The module's input, *(batch, token, d_model)*, as it ran.
-        keep: True for tokens, False for padding, *(batch, token)*; None when nothing is padded.
-        bias: Whatever was added to the scores but `keep`; None if nothing was.
+        call: What the module was called with.
+        heads: The module's own maps.
     """
 
     layer: int
-    hidden: Tensor
-    keep: Tensor | None
-    bias: Tensor | None
+    call: Call
     heads: Heads
     versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, layer: int, heads: Heads, call: Call) -> "HeadRecord":
+        """The record of a call of a module with these heads."""
+        return cls(layer, _detached(call), heads, _versions(heads))
+
+    @property
+    def hidden(self) -> Tensor:
+        """The module's input, *(batch, token, d_model)*, as it ran."""
+        return self.call.hidden
+
+    @property
+    def keep(self) -> Tensor | None:
+        """True for tokens, False for padding, *(batch, token)*; None when nothing is padded."""
+        return self.call.keep
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Whatever was added to the scores but `keep`; None if nothing was."""
+        return self.call.bias
 
     @property
     def merge_heads(self) -> str:
@@ -43,18 +62,19 @@ class HeadRecord:
 
     @property
     def query(self) -> Tensor:
-        """Queries, *(batch, head, token, d_key)*."""
-        return self._project(self.heads.query, self.heads.num_heads)
+        """Queries, *(batch, head, token, d_key)*, turned by their positions where the model does that."""
+        return self._turned(self._project(self.heads.query, self.hidden, self.heads.num_heads))
 
     @property
     def key(self) -> Tensor:
-        """Keys, *(batch, head, token, d_key)*."""
-        return self._project(self.heads.key, self.heads.num_heads)
+        """Keys, *(batch, head, token, d_key)*, turned likewise."""
+        return self._turned(self._project(self.heads.key, self.call.key_hidden, self.heads.num_heads))
 
     @property
     def value(self) -> Tensor:
         """Values, biases included, *(batch, head, token, d_value)*; expanded where heads share them."""
-        return self._per_head(self._project(self.heads.value, self.heads.num_value_heads), dim=1)
+        value = self._project(self.heads.value, self.call.value_hidden, self.heads.num_value_heads)
+        return self._per_head(value, dim=1)
 
     @property
     def output_map(self) -> Tensor:
@@ -72,11 +92,7 @@ class HeadRecord:
 
     def select(self, texts: Tensor) -> "HeadRecord":
         """The record of some of the batch's texts, given by their positions *(texts,)*."""
-        bias = self.bias
-        if bias is not None and bias.ndim == 4 and len(bias) == len(self.hidden):
-            bias = bias[texts]
-        keep = None if self.keep is None else self.keep[texts]
-        return replace(self, hidden=self.hidden[texts], keep=keep, bias=bias)
+        return replace(self, call=self.call.select(texts))
 
     def _refuse_changed(self) -> None:
         if self.versions != _versions(self.heads):
@@ -84,9 +100,14 @@ class HeadRecord:
                 f"Layer {self.layer}: the model changed after it was recorded; read records before that."
             )
 
-    def _project(self, affine: Affine, number: int) -> Tensor:
+    def _turned(self, projected: Tensor) -> Tensor:
+        if self.call.rotation is None:
+            return projected
+        return rotate(projected, *map(_exact, self.call.rotation))
+
+    def _project(self, affine: Affine, hidden: Tensor | None, number: int) -> Tensor:
         self._refuse_changed()
-        hidden = _exact(zero_padding(self.hidden, self.keep))
+        hidden = _exact(zero_padding(self.hidden if hidden is None else hidden, self.keep))
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             return affine(hidden).unflatten(-1, (number, -1)).transpose(1, 2)
 
@@ -112,36 +133,126 @@ def record_heads(model: nn.Module, layers: Iterable[int] | None = None) -> Itera
 
     Raises:
         ValueError: If the model holds no known attention module, or not as many as `layers` asks for.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(hidden_size=96, num_attention_heads=4, num_hidden_layers=2)).eval()
+        >>> with record_heads(model) as records:
+        ...     output = model(input_ids=torch.tensor([[101, 1037, 2307, 2143, 102]]))
+        >>> [record.weights.shape for record in records]
+        [torch.Size([1, 4, 5, 5]), torch.Size([1, 4, 5, 5])]
     """
     modules = attention_modules(model)
     wanted = range(len(modules)) if layers is None else sorted(set(layers))
     if missing := [layer for layer in wanted if not 0 <= layer < len(modules)]:
         raise ValueError(f"There is no layer {missing[0]}: the model has layers 0 to {len(modules) - 1}.")
     records: list[HeadRecord] = []
-    handles = [
-        modules[layer].register_forward_pre_hook(_recorder(layer, records), with_kwargs=True) for layer in wanted
-    ]
-    try:
+    with ExitStack() as stack:
+        for layer in wanted:
+            stack.enter_context(_wrapped(modules[layer], _recorder(layer, records)))
         yield records
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _recorder(layer: int, records: list[HeadRecord]) -> Callable[[nn.Module, tuple, dict[str, Any]], None]:
-    def record(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+@contextmanager
+def record_states(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Record the hidden states of `model` within the context; the model runs as it would without.
+
+    Args:
+        model: Any model that holds attention modules with an adapter.
+
+    Yields:
+        For every forward call first what the first encoder layer is given, the embedding output, and then what each
+        layer gives, as the layers have them: *(batch, token, d_model)* for most.
+
+    Raises:
+        ValueError: If the model holds no known attention module, or its layers are not items of a list.
+    """
+    states: list[Tensor] = []
+    layers = list(dict.fromkeys(encoder_layers(model)))
+
+    def record(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        if module is layers[0]:
+            hidden = next(iter(inspect.signature(forward).bind(*args, **kwargs).arguments.values()))
+            if not hidden.is_floating_point():
+                name = type(model).__name__
+                raise ValueError(f"The layers of {name} were not found: they have to be items of a list.")
+            states.append(_padded(hidden))
+        output = forward(*args, **kwargs)
+        states.append(_padded(output[0] if isinstance(output, tuple) else output))
+        return output
+
+    with ExitStack() as stack:
+        for module in layers:
+            stack.enter_context(_wrapped(module, record))
+        yield states
+
+
+def position_embedding(model: nn.Module, input_ids: Tensor) -> nn.Embedding | None:
+    """The module that embeds positions, if they are learnt: it is given other numbers for a text of one word repeated.
+
+    Args:
+        model: A model that takes `input_ids`.
+        input_ids: A text of two tokens or more, *(1, token)*.
+    """
+    found = []
+
+    def record(module: nn.Module, forward: Callable, numbers: Tensor) -> Tensor:
+        if numbers.numel() == numbers.unique().numel() == input_ids.numel():
+            found.append(module)
+        return forward(numbers)
+
+    repeated = input_ids[:, :1].expand_as(input_ids)
+    with ExitStack() as stack, torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                stack.enter_context(_wrapped(module, record))
+        model(input_ids=repeated, attention_mask=torch.ones_like(repeated))
+    return found[0] if found else None
+
+
+def _recorder(layer: int, records: list[HeadRecord]) -> Callable:
+    def record(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
         heads = heads_of(module)
         assert heads is not None  # attention_modules found it
-        hidden, keep, bias = heads.read(*args, **kwargs)
-        bias = None if bias is None else bias.detach()
-        records.append(HeadRecord(layer, hidden.detach(), keep, bias, heads, _versions(heads)))
+        records.append(HeadRecord.of(layer, heads, heads.read(*args, **kwargs)))
+        return forward(*args, **kwargs)
 
     return record
 
 
+@contextmanager
+def _wrapped(module: nn.Module, wrapper: Callable) -> Iterator[None]:
+    """Have `wrapper(module, forward, ...)` in the place of forward: a hook would turn off PyTorch's encoder kernel."""
+    forward, own = module.forward, vars(module).get("forward")
+
+    @wraps(forward)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(module, forward, *args, **kwargs)
+
+    module.forward = wrapped
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+def _padded(hidden: Tensor) -> Tensor:
+    """A detached state; PyTorch's encoder may have cut padding away."""
+    return (hidden.to_padded_tensor(0.0) if hidden.is_nested else hidden).detach()
+
+
+def _detached(call: Call) -> Call:
+    rotation = call.rotation and (call.rotation[0].detach(), call.rotation[1].detach())
+    tensors = {name: tensor.detach() for name, tensor in call._asdict().items() if isinstance(tensor, Tensor)}
+    return call._replace(**tensors, rotation=rotation)
+
+
 def _versions(heads: Heads) -> tuple[int, ...]:
     """Numbers that change when a parameter is written in place."""
-    tensors = [heads.output_map, *heads.query, *heads.key, *heads.value]
+    tensors = [*heads.query, *heads.key, *heads.value, heads.output.weight]
     return tuple(tensor._version for tensor in tensors if tensor is not None and not tensor.is_inference())
 
 

@@ -5,18 +5,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analyzing import analyze
     from .api import describe, sweep, train
+    from .attributing import attribute
     from .callbacks import IdentifiabilityMonitor
-    from .errors import MonitorWarning
+    from .errors import Interrupted, MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
+    from .tokens import identify_tokens
 
 __all__ = [
     "IdentifiabilityMonitor",
+    "Interrupted",
     "MonitorWarning",
     "analyze",
+    "attribute",
     "compare",
     "describe",
     "evaluate",
+    "identify_tokens",
     "predict",
     "sweep",
     "train",
@@ -27,11 +32,14 @@ _HOMES = {
     "describe": ".api",
     "sweep": ".api",
     "analyze": ".analyzing",
+    "attribute": ".attributing",
     "evaluate": ".predicting",
     "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",
+    "Interrupted": ".errors",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",
+    "identify_tokens": ".tokens",
 }
 
 

@@ -103,11 +103,11 @@ def analyze(
         UserError: If the model or the file cannot be read, there is no such row, layer, head or token, or a number of
             the model is not finite.
     """
-    loaded = load_model(model)
+    loaded = load_model(model, classifier=False)
     sizes = _head_counts(loaded)
     choice = _choice(sizes, layer, head, token, detail=token is not None or png is not None)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
-    rows = tokenize(_picked(rows, row, alone=choice is not None), loaded.tokenizer)
+    rows = tokenize(picked(rows, row, alone=choice is not None), loaded.tokenizer)
     measured, shown = [], None
     with ExitStack() as stack:
         files = [stack.enter_context(kind(path)) for kind, path in ((JsonFile, json), (CsvFile, csv)) if path]
@@ -151,7 +151,7 @@ def _choice(sizes: list[int], layer: int | None, head: int | None, token: int | 
     return Choice(layer, head, token)
 
 
-def _picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
+def picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
     """All rows or the one that was asked for, which it must be where one text is shown alone."""
     if row is not None and not 1 <= row <= len(rows):
         raise UserError(f"There is no row {row}: there are rows 1 to {len(rows)}.")

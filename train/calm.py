@@ -22,7 +22,7 @@ UNCONCERNING = (
 @contextmanager
 def calm_libraries(quiet: bool = False) -> Iterator[None]:
     """Leave out what does not concern a user; with `quiet`, or where nobody looks on, also progress bars of data."""
-    for name in ("lightning.pytorch", "huggingface_hub"):
+    for name in ("lightning.pytorch", "huggingface_hub", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     transformers.logging.disable_progress_bar()
     if quiet or not sys.stderr.isatty():

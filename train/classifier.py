@@ -20,6 +20,7 @@ class TextClassifier(L.LightningModule):
         optimizer: From parameters to an optimizer.
         scheduler: From an optimizer and `total_steps` to a learning rate scheduler that steps with every batch.
         class_weight: Weight of each class in the training loss *(classes,)*.
+        groups: Parameters in groups with options of their own, as optimizers take them. None: all that are trainable.
     """
 
     def __init__(
@@ -29,9 +30,10 @@ class TextClassifier(L.LightningModule):
         optimizer: Callable[..., torch.optim.Optimizer],
         scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler] | None = None,
         class_weight: Tensor | None = None,
+        groups: list[dict[str, Any]] | None = None,
     ):
         super().__init__()
-        self.model, self.make_optimizer, self.make_scheduler = model, optimizer, scheduler
+        self.model, self.make_optimizer, self.make_scheduler, self.groups = model, optimizer, scheduler, groups
         self.class_weight: Tensor | None
         self.register_buffer("class_weight", class_weight, persistent=False)
         classes: Any = model.config.num_labels
@@ -64,7 +66,8 @@ class TextClassifier(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer over all trainable parameters, and the scheduler by step."""
-        optimizer = self.make_optimizer([parameter for parameter in self.parameters() if parameter.requires_grad])
+        trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = self.make_optimizer(self.groups or trainable)
         if self.make_scheduler is None:
             return optimizer
         scheduler = self.make_scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))

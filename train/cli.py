@@ -3,12 +3,12 @@
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from .errors import UserError, near_match
+from .errors import Interrupted, UserError, near_match
 
 app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
@@ -52,6 +52,8 @@ def train(
     - `identiformer train layer=identifiable`
     - `identiformer train --data reviews.csv --text review --label stars layer=shared_value seed=1`
     - `identiformer train layer=identifiable model.d_key=8 data.max_length=128 trainer.max_epochs=2`
+
+    - `identiformer train model=pretrained model.name=FOLDER_OR_HUB_NAME layer=identifiable`
 
     Layers: `standard`, `small_key`, `identifiable`, `shared_value`.
 
@@ -151,8 +153,27 @@ def analyze(
     token: Annotated[int | None, typer.Option("--token", help="Token, from 0, whose weights are listed.")] = None,
     json: Annotated[str | None, typer.Option("--json", help="File to write everything to.")] = None,
     csv: Annotated[str | None, typer.Option("--csv", help="File to write all maps to, a line per weight.")] = None,
-    png: Annotated[str | None, typer.Option("--png", help="Picture to draw of one head's maps.")] = None,
+    png: Annotated[str | None, typer.Option("--png", help="Picture to draw; SVG if its name ends so.")] = None,
     hide_special: Annotated[bool, typer.Option("--hide-special", help="Show no special tokens, as [CLS].")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Measure how many hidden tokens still point to their inputs, not heads.")
+    ] = False,
+    distance: Annotated[
+        str | None, typer.Option("--distance", help="What is near for --tokens: cosine, the default, or l2.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="Rows that --tokens draws at random. Default: 300.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", help="Tokens at which --tokens cuts texts.")] = None,
+    attribution: Annotated[
+        bool, typer.Option("--attribution", help="Measure what input tokens contribute to hidden tokens, not heads.")
+    ] = False,
+    probes: Annotated[
+        int | None, typer.Option("--probes", help="Random probes per token of --attribution; 0: exact. Default: 32.")
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Contributions of a layer's own input, not of the embedding.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure each head's attention on texts: how far it is determined, and what it could be instead.
@@ -160,6 +181,8 @@ def analyze(
     - `identiformer analyze checkpoints/movie-snippets-identifiable "a fine film"`
     - `identiformer analyze runs/demo/standard-... --data new.csv --row 3 --layer 0 --head 2 --token 5`
     - `identiformer analyze runs/demo/standard-... "a fine film" --png film.png --json film.json --csv film.csv`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --tokens --png rates.png`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --attribution --png mixing.png`
     """
 
     def work() -> None:
@@ -168,9 +191,23 @@ def analyze(
         from .analyzing import analyze as run
         from .report.analysis import head_table, token_table
 
-        options = {"encoding": encoding or "utf-8", "separator": separator, "row": row, "quiet": quiet}
-        options |= {"layer": layer, "head": head, "token": token, "hide_special": hide_special}
-        found = run(model, texts or (), data=data, text=text or (), json=json, csv=csv, png=png, **options)
+        options = {"data": data, "text": text or (), "encoding": encoding or "utf-8", "separator": separator}
+        options |= {"json": json, "csv": csv, "png": png, "quiet": quiet}
+        of_heads = {"--head": head, "--token": token, "--hide-special": hide_special or None}
+        of_tokens = {"--distance": distance, "--sample": sample, "--max-length": max_length}
+        of_attribution = {"--probes": probes, "--previous": previous or None}
+        _refuse({} if tokens else of_tokens, "it goes with --tokens")
+        _refuse({} if attribution else of_attribution, "it goes with --attribution")
+        if tokens:
+            others = {"--attribution": attribution or None, "--row": row, "--layer": layer}
+            _refuse(of_heads | others, "leave it out with --tokens, which probes all layers on many texts")
+            return _identify_tokens(model, texts or (), options, of_tokens)
+        options |= {"row": row, "layer": layer}
+        if attribution:
+            _refuse(of_heads, "it is about a head's attention, so leave it out with --attribution")
+            return _attribute(model, texts or (), probes, previous, options)
+        options |= {"head": head, "token": token, "hide_special": hide_special}
+        found = run(model, texts or (), **options)
         if not quiet:
             Console().print(head_table(found.table))
         if not quiet and found.tokens is not None:
@@ -293,6 +330,48 @@ def _show_sweep(swept: Any, quiet: bool) -> None:
             file=sys.stderr,
         )
         raise typer.Exit(1)
+def _identify_tokens(model: str, texts: Sequence[str], options: dict[str, Any], of_tokens: dict[str, Any]) -> None:
+    from .report.rates import rate_tables
+    from .tokens import identify_tokens
+
+    given = {name[2:].replace("-", "_"): value for name, value in of_tokens.items() if value is not None}
+    _show(
+        lambda: identify_tokens(model, texts, **options, **given),
+        lambda found: rate_tables(found.table, found.facts),
+        options["quiet"],
+    )
+
+
+def _attribute(model: str, texts: Sequence[str], probes: int | None, previous: bool, options: dict[str, Any]) -> None:
+    from .attributing import PROBES, attribute
+    from .report.attribution import layer_table
+
+    number, source = PROBES if probes is None else probes or None, "previous" if previous else "embedding"
+    _show(
+        lambda: attribute(model, texts, probes=number, source=source, **options),
+        lambda found: layer_table(found.table, found.distances, found.title),
+        options["quiet"],
+    )
+
+
+def _show(work: Callable[[], Any], shown: Callable[[Any], Any], quiet: bool) -> None:
+    """Do long work and print what it found, when interrupted what was found until then."""
+    from rich.console import Console
+
+    interruption = None
+    try:
+        found = work()
+    except Interrupted as stop:
+        found, interruption = stop.found, stop
+    if not quiet:
+        Console().print(shown(found))
+    if interruption:
+        raise interruption
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    if given := [name for name, value in options.items() if value is not None]:
+        raise UserError(f"{given[0]}: {why}.")
 
 
 def _check_output(output: str | None) -> None:

@@ -12,7 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ..models.layers.presets import head_size
+from ..models.layers.presets import AttentionSizes, head_size
 from .errors import UserError, near_match
 from .schema import RunSettings
 
@@ -30,13 +30,19 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     """
     with hydra_here() as hydra:
         cfg = hydra.compose_config("train", list(overrides), run_mode=RunMode.RUN)
-        preset = cfg.hydra.runtime.choices["layer"]
+        preset, kind = cfg.hydra.runtime.choices["layer"], cfg.hydra.runtime.choices["model"]
+        typed_keys = {text.lstrip("+~").partition("=")[0] for text in cfg.hydra.overrides.task}
         with open_dict(cfg):
             del cfg["hydra"]
+            if kind == "pretrained":  # whose sizes are its own, unless they were typed
+                own = {name: None for name in AttentionSizes._fields if f"model.{name}" not in typed_keys}
+                cfg.model = OmegaConf.merge(cfg.model, own)
         cfg.preset = preset
         typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
         for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
             OmegaConf.resolve(section)
+        if missing := OmegaConf.missing_keys(typed):
+            raise UserError(f"{min(missing)} is missing: give {min(missing)}=...")
         _check_numbers(typed)
         return typed
 
@@ -78,6 +84,8 @@ def _explain(error: Exception) -> str:
         return _unknown_key(found[1])
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", message):
         return f"{found[1]} is several values: add --multirun for a run of each, or quote what is one: key='a,b'."
+    if found := re.search(r"Missing mandatory value: (\S+)", message):
+        return f"{found[1]} is missing: give {found[1]}=..."
     message = message.removeprefix("ValueError raised while resolving interpolation: ")
     key = f"{error.full_key}: " if isinstance(error, OmegaConfBaseException) and error.full_key else ""
     return key + message.splitlines()[0]

@@ -15,6 +15,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -27,6 +28,7 @@ from .data.batches import PositionedLoader, batches_of
 from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError
+from .pretrained import FineTuning, load_pretrained
 from .report.console import describe_data, describe_layers
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
 
@@ -58,13 +60,17 @@ def run(cfg: DictConfig) -> RunResult:
     with calm_libraries(cfg.quiet), interruptible():
         data = prepare(cfg.data)
         data = one_batch(data, cfg.data.batch_size) if cfg.one_batch else data
-        model = build_model(cfg, data)
+        model, tuning = build_model(cfg, data)
         folder = new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
         save_inputs(folder, cfg, data)
-        announce(cfg, data, model, folder)
+        announce(cfg, data, model, tuning, folder)
         weight = class_weight(cfg.class_weight, data)
         module = TextClassifier(
-            model, optimizer=build(cfg.optimizer), scheduler=build(cfg.scheduler), class_weight=weight
+            model,
+            optimizer=build(cfg.optimizer),
+            scheduler=build(cfg.scheduler),
+            class_weight=weight,
+            groups=tuning.groups(cfg.optimizer.lr) if tuning else None,
         )
         recorder = PredictionRecorder()
         trainer = build_trainer(cfg, folder, recorder)
@@ -93,12 +99,19 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt from None
 
 
-def build_model(cfg: DictConfig, data: TextData) -> IdentiformerForSequenceClassification:
-    """The classifier with the config's sizes, for the data's classes and vocabulary.
+def build_model(cfg: DictConfig, data: TextData) -> tuple[PreTrainedModel, FineTuning | None]:
+    """The classifier that the config describes, for the data's classes and vocabulary; how it is fine-tuned, if it is.
 
     Raises:
-        UserError: If sizes do not fit each other.
+        UserError: If sizes do not fit each other, or a pretrained model cannot be had.
     """
+    if "name" in cfg.model:
+        tuning = load_pretrained(cfg.model, cfg.preset, data)
+        return tuning.model, tuning
+    return _new_model(cfg, data), None
+
+
+def _new_model(cfg: DictConfig, data: TextData) -> IdentiformerForSequenceClassification:
     names = dict(enumerate(data.label_names))
     sizes: Any = OmegaConf.to_container(cfg.model)
     try:
@@ -142,10 +155,12 @@ def class_weight(kind: str | None, data: TextData) -> Tensor | None:
     return counts.sum() / (len(counts) * counts)
 
 
-def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, folder: Path) -> None:
+def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: FineTuning | None, folder: Path) -> None:
     """Say what is trained on what, and where it goes."""
     console = Console(quiet=cfg.quiet)
     console.print(describe_data(data))
+    if tuning:
+        console.print(escape(str(tuning)))
     console.print(describe_layers(cfg.preset, model, data.reports["validation"].lengths))
     console.print(f"Run folder: {folder}", soft_wrap=True)
 

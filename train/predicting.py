@@ -12,7 +12,13 @@ import torch
 from datasets import Dataset
 from rich.progress import track
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .. import models  # noqa: F401 (registers our architecture)
 from .callbacks import IdentifiabilityMonitor, PredictionRecorder
@@ -49,8 +55,12 @@ class Loaded(NamedTuple):
         return [names[number] for number in range(len(names))]
 
 
-def load_model(name: str) -> Loaded:
+def load_model(name: str, classifier: bool = True) -> Loaded:
     """Load a model by run folder, `model/` or checkpoint folder, or hub name.
+
+    Args:
+        name: The folder or hub name.
+        classifier: Whether it must have a classifier; if not, an encoder alone is loaded as that.
 
     Raises:
         UserError: If there is none, it has no classifier, or its tokenizer is not the one that it was trained with.
@@ -58,16 +68,16 @@ def load_model(name: str) -> Loaded:
     folder = Path(name) / "model" if (Path(name) / "model" / "config.json").is_file() else Path(name)
     source = str(folder) if folder.exists() else name
     try:
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            source, output_loading_info=True, use_safetensors=True
-        )
+        model, missing = _load(AutoModelForSequenceClassification, source)
+        if missing and not classifier:
+            model, missing = _load(AutoModel, source)
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{name!r} is neither the folder of a finished run or of a saved model, nor a model of the hub that can be "
             f"had now: {str(error).splitlines()[0]}"
         ) from None
-    if missing := report["missing_keys"]:
+    if missing:
         raise UserError(f"{name!r} is not a trained classifier: it has no {min(missing)}; train it first.")
     facts_file = folder / "identiformer.json"
     facts = json.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
@@ -76,6 +86,12 @@ def load_model(name: str) -> Loaded:
     tokenizer.model_max_length = min(tokenizer.model_max_length, limit)
     columns = Columns(tuple(facts.get("text", ["text"])), facts.get("label", "label"))
     return Loaded(model.eval(), tokenizer, columns)
+
+
+def _load(kind: Any, source: str) -> tuple[PreTrainedModel, set[str]]:
+    """The model and the names of the parameters that it was not saved with, but those of an encoder's pooler."""
+    model, report = kind.from_pretrained(source, output_loading_info=True, use_safetensors=True)
+    return model, {name for name in report["missing_keys"] if not name.startswith("pooler.")}
 
 
 def read_rows(

@@ -5,11 +5,12 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 from transformers import get_scheduler
 
 
-def one_cycle(optimizer: Optimizer, total_steps: int, *, max_lr: float, warmup: float) -> LRScheduler:
-    """Cosine up to `max_lr` over the share `warmup` of the steps, then a cosine down to nearly 0."""
+def one_cycle(optimizer: Optimizer, total_steps: int, *, warmup: float) -> LRScheduler:
+    """Cosine up to each group's own rate over the share `warmup` of the steps, then a cosine down to nearly 0."""
     steps = max(total_steps, 2)
     # OneCycleLR divides by its rising steps less one: it needs two of them.
-    return OneCycleLR(optimizer, max_lr=max_lr, total_steps=steps, pct_start=max(warmup, 2 / steps))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    return OneCycleLR(optimizer, max_lr=rates, total_steps=steps, pct_start=max(warmup, 2 / steps))
 
 
 def warm_up(optimizer: Optimizer, total_steps: int, *, then: str, warmup: float) -> LRScheduler:

@@ -12,18 +12,31 @@ def heads(module: nn.Module) -> Heads | None:
     """The heads of `module`, or None if it is not ours."""
     if not isinstance(module, MultiHeadAttention):
         return None
-    maps = module.num_heads if module.merge_heads == "concat" else 1
     return Heads(
-        query=Affine(module.query.weight, module.query.bias),
-        key=Affine(module.key.weight, module.key.bias),
-        value=Affine(module.value.weight, module.value.bias),
-        output_map=module.output.weight.mT.unflatten(0, (maps, module.d_value)),
+        query=Affine.of(module.query),
+        key=Affine.of(module.key),
+        value=Affine.of(module.value),
+        output=Affine.of(module.output),
         num_heads=module.num_heads,
+        read=_read,
+        dropout=module.dropout,
         num_value_heads=module.num_value_heads,
         merge_heads=module.merge_heads,
-        read=_read,
     )
 
 
-def _read(hidden: Tensor, keep: Tensor | None = None, bias: Tensor | None = None, need_weights: bool = False) -> Call:
-    return Call(hidden, keep, bias)
+def _read(
+    hidden: Tensor,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    need_weights: bool = False,
+    rotation: tuple[Tensor, Tensor] | None = None,
+) -> Call:
+    return Call(hidden, keep, bias, rotation)
+
+
+def replace(module: nn.Module, attention: MultiHeadAttention, model: nn.Module) -> None:
+    """Turn `module` of `model` into `attention`; its hooks stay."""
+    assert isinstance(module, MultiHeadAttention)
+    for name in ("query", "key", "value", "output", "d_key", "d_value", "num_value_heads", "merge_heads"):
+        setattr(module, name, getattr(attention, name))

@@ -5,7 +5,7 @@ import math
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..functional.attention import attend, attend_fused, concat_heads, mean_heads, sum_heads
+from ..functional.attention import attend, attend_fused, concat_heads, mean_heads, rotate, sum_heads
 from ..functional.masks import zero_padding
 
 MERGE = {"concat": concat_heads, "sum": sum_heads, "mean": mean_heads}
@@ -65,7 +65,8 @@ class MultiHeadAttention(nn.Module):
         gain = {"concat": 1.0, "sum": self.num_value_heads / self.num_heads**2, "mean": self.num_value_heads}
         nn.init.normal_(self.value.weight, std=math.sqrt(gain[self.merge_heads] / self.d_model))
         for linear in (self.query, self.key, self.value, self.output):
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:  # it is None where `from_torch` met none
+                nn.init.zeros_(linear.bias)
 
     @property
     def identifiable_length(self) -> int:
@@ -81,6 +82,7 @@ class MultiHeadAttention(nn.Module):
         keep: Bool[Tensor, "batch token"] | None = None,
         bias: Float[Tensor, "..."] | None = None,
         need_weights: bool = False,
+        rotation: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend within each text.
 
@@ -89,6 +91,7 @@ class MultiHeadAttention(nn.Module):
             keep: True where a token takes part, False where there is padding. None: everything takes part.
             bias: Added to the scores; broadcasts to *(batch, head, query, key)*.
             need_weights: Also return the weights, by the explicit path.
+            rotation: Cosines and sines, each *(batch or 1, token, d_key)*, that turn queries and keys.
 
         Shape:
             output: *(batch, token, d_model)*; weights: *(batch, head, query, key)*.
@@ -96,6 +99,8 @@ class MultiHeadAttention(nn.Module):
         hidden = zero_padding(hidden, keep)
         query = self._split(self.query(hidden), self.num_heads)  # (batch, head, token, d_key)
         key = self._split(self.key(hidden), self.num_heads)
+        if rotation is not None:
+            query, key = rotate(query, *rotation), rotate(key, *rotation)
         value = self._split(self.value(hidden), self.num_value_heads)
         value = value.repeat_interleave(self.num_heads // self.num_value_heads, dim=1)  # (batch, head, token, d_value)
         dropout = self.dropout if self.training else 0.0

@@ -1,8 +1,24 @@
 """The four encoder layers with names. `conf/layer/` holds the same sizes for the command line."""
 
-from typing import TypedDict, Unpack
+from collections.abc import Callable
+from typing import NamedTuple, TypedDict, Unpack
 
+from .attention import MultiHeadAttention
 from .encoder_layer import EncoderLayer, build_encoder_layer
+
+
+class AttentionSizes(NamedTuple):
+    """What tells one multi-head attention of a width and a number of heads from another."""
+
+    d_key: int
+    d_value: int
+    num_value_heads: int
+    merge_heads: str
+
+    @classmethod
+    def of(cls, attention: MultiHeadAttention) -> "AttentionSizes":
+        """The sizes of an attention."""
+        return cls(*(getattr(attention, name) for name in cls._fields))
 
 
 class LayerOptions(TypedDict, total=False):
@@ -28,19 +44,35 @@ def head_size(d_model: int, num_heads: int, parts: int = 1) -> int:
     return d_model // (parts * num_heads)
 
 
+def _standard_sizes(d_model: int, num_heads: int) -> AttentionSizes:
+    size = head_size(d_model, num_heads)
+    return AttentionSizes(size, size, num_heads, "concat")
+
+
+def _small_key_sizes(d_model: int, num_heads: int) -> AttentionSizes:
+    return _standard_sizes(d_model, num_heads)._replace(d_key=head_size(d_model, num_heads, parts=2))
+
+
+# From d_model and num_heads to the sizes of each preset.
+SIZES: dict[str, Callable[[int, int], AttentionSizes]] = {
+    "standard": _standard_sizes,
+    "small_key": _small_key_sizes,
+    "identifiable": lambda d_model, num_heads: AttentionSizes(16, d_model, num_heads, "sum"),
+    "shared_value": lambda d_model, num_heads: AttentionSizes(16, d_model, 1, "mean"),
+}
+
+
 def standard_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]) -> EncoderLayer:
     """The layer of 1706.03762: `d_key = d_value = d_model / num_heads`, heads concatenated.
 
     Equals `nn.TransformerEncoderLayer` with the same weights. Options are those of `identifiable_layer`.
     """
-    size = head_size(d_model, num_heads)
-    return _build(d_model, num_heads, default_key=size, default_value=size, **options)
+    return _build("standard", d_model, num_heads, **options)
 
 
 def small_key_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]) -> EncoderLayer:
     """The decoupled *Con* layer of 2106.01269: as `standard_layer`, with half the key size."""
-    small, size = head_size(d_model, num_heads, parts=2), head_size(d_model, num_heads)
-    return _build(d_model, num_heads, default_key=small, default_value=size, **options)
+    return _build("small_key", d_model, num_heads, **options)
 
 
 def identifiable_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]) -> EncoderLayer:
@@ -54,7 +86,7 @@ def identifiable_layer(d_model: int, num_heads: int, **options: Unpack[LayerOpti
         **options: Any of `d_key`, `d_value` (per head), `d_feedforward` (4 d_model), `dropout` (0.1),
             `activation` ("gelu") and `norm_first` (False).
     """
-    return _build(d_model, num_heads, default_key=16, default_value=d_model, merge_heads="sum", **options)
+    return _build("identifiable", d_model, num_heads, **options)
 
 
 def shared_value_layer(d_model: int, num_heads: int, **options: Unpack[LayerOptions]) -> EncoderLayer:
@@ -62,9 +94,7 @@ def shared_value_layer(d_model: int, num_heads: int, **options: Unpack[LayerOpti
 
     Its averaged map is determined by what the layer passes on. Options are those of `identifiable_layer`.
     """
-    return _build(
-        d_model, num_heads, default_key=16, default_value=d_model, num_value_heads=1, merge_heads="mean", **options
-    )
+    return _build("shared_value", d_model, num_heads, **options)
 
 
 PRESETS = {
@@ -76,13 +106,10 @@ PRESETS = {
 
 
 def _build(
+    preset: str,
     d_model: int,
     num_heads: int,
     *,
-    default_key: int,
-    default_value: int,
-    num_value_heads: int | None = None,
-    merge_heads: str = "concat",
     d_key: int | None = None,
     d_value: int | None = None,
     d_feedforward: int | None = None,
@@ -90,13 +117,12 @@ def _build(
     activation: str = "gelu",
     norm_first: bool = False,
 ) -> EncoderLayer:
+    sizes = SIZES[preset](d_model, num_heads)
+    sizes = sizes._replace(d_key=d_key or sizes.d_key, d_value=d_value or sizes.d_value)
     return build_encoder_layer(
         d_model=d_model,
         num_heads=num_heads,
-        d_key=d_key or default_key,
-        d_value=d_value or default_value,
-        num_value_heads=num_value_heads or num_heads,
-        merge_heads=merge_heads,
+        **sizes._asdict(),
         d_feedforward=d_feedforward or 4 * d_model,
         dropout=dropout,
         activation=activation,

@@ -180,23 +180,34 @@ def test_selecting_texts_selects_their_bias_and_mask(shape, keep):
 # The model is left alone.
 
 
-def hooks(model):
-    return sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules())
+def wrapped(model):
+    return sum("forward" in vars(module) for module in model.modules())
 
 
-def test_hooks_are_removed_after_the_context(make_config):
+def test_modules_are_as_before_after_the_context(make_config):
     model = classifier(make_config())
     with record_heads(model) as records:
-        assert hooks(model) == 2
+        assert wrapped(model) == 2
     model(TEXTS)
-    assert (hooks(model), records) == (0, [])
+    assert (wrapped(model), records) == (0, [])
 
 
-def test_hooks_are_removed_after_an_exception(make_config):
+def test_modules_are_as_before_after_an_exception(make_config):
     model = classifier(make_config())
     with pytest.raises(ValueError, match="max_length"), record_heads(model):
         model(torch.ones(2, 17, dtype=torch.long))
-    assert hooks(model) == 0
+    assert wrapped(model) == 0
+
+
+def test_a_forward_that_somebody_set_before_is_set_again(config_of):
+    model, calls = classifier(config_of("standard")), []
+    module = model.encoder.layers[0].attention
+    plain = module.forward
+    module.forward = own = lambda *args, **kwargs: calls.append(1) or plain(*args, **kwargs)
+    with record_heads(model) as outer, record_heads(model) as inner:
+        model(TEXTS)
+    assert module.forward is own
+    assert (len(outer), len(inner), calls) == (2, 2, [1])
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "eager"])

@@ -17,7 +17,13 @@ OPTIONS = [
     if group.is_dir() and not group.name.startswith("_")
     for option in group.iterdir()
 ]
-NEEDED = {("data", "folder"): ["data.folder=x"], ("experiment", "r8"): ["data.folder=x"]}
+NEEDED = {
+    ("data", "folder"): ["data.folder=x"],
+    ("experiment", "r8"): ["data.folder=x"],
+    ("experiment", "r8_pretrained"): ["data.folder=x", "model.name=x"],
+    ("model", "pretrained"): ["model.name=x"],
+    ("recipe", "pretrained"): ["model=pretrained", "model.name=x"],
+}
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)

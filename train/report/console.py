@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
+from ...models.adapters import attention_modules, heads
 from ..data.prepare import TextData
 from ..sweep_folder import Sweep
 
@@ -91,8 +92,9 @@ def write_predictions(table: pd.DataFrame, output: str) -> None:
 
 def describe_layers(preset: str, model: Any, lengths: np.ndarray) -> str:
     """How long a text each head can be identified on, and how many validation texts are that short."""
-    layer = model.encoder.layers[0]
-    length = layer.identifiable_length
+    first = heads(attention_modules(model)[0])
+    assert first is not None  # attention_modules found it
+    length = min(first.d_value + 1, first.d_model)
     share = (lengths <= length).mean() if len(lengths) else float("nan")
     return (
         f"Layer {preset}: each head's weights can be identified up to {length} tokens; "

@@ -17,14 +17,22 @@ DPI = 110
 
 
 def draw_attention(path: str, tokens: Sequence[str], maps: dict[str, np.ndarray], title: str) -> None:
-    """Draw maps of one head side by side, as a PNG; see `attention_figure`.
+    """Draw maps of one head side by side, as PNG or SVG; see `attention_figure`.
 
     Raises:
         UserError: If the file cannot be written.
     """
-    figure = attention_figure(tokens, [maps], title)
+    save(attention_figure(tokens, [maps], title), path)
+
+
+def save(figure: Figure, path: str) -> None:
+    """Write a figure as SVG where its name ends so, as PNG otherwise.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
     try:
-        figure.savefig(path, format="png")
+        figure.savefig(path, format="svg" if path.lower().endswith(".svg") else "png")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -56,20 +64,19 @@ def attention_figure(
         axes.set_title(name, fontsize=heading)
         axes.set(xticks=[], yticks=[])
     for axes in panels[:, 0]:
-        _label(axes.yaxis, "query", tokens, side)
+        label_tokens(axes.yaxis, "query", tokens, side)
     for axes in panels[-1]:
-        _label(axes.xaxis, "key", tokens, side)
-        axes.tick_params(axis="x", rotation=90)
+        label_tokens(axes.xaxis, "key", tokens, side)
     bar = figure.colorbar(image, ax=panels, label="weight", fraction=0.02, pad=0.01)
     bar.ax.set_ylim(min(0.0, *(float(matrix.min()) for _, matrix in named)), largest)
     return figure
 
 
-def _label(axis: Axis, name: str, tokens: Sequence[str], side: float) -> None:
-    """Write the tokens along an axis of the figure's edge, as many as there is room for."""
+def label_tokens(axis: Axis, name: str, tokens: Sequence[str], side: float) -> None:
+    """Write the tokens along an axis, as many as there is room for on `side` inches."""
     places = range(0, len(tokens), max(1, math.ceil(len(tokens) * CELL / side)))
     axis.set_ticks(places, [_short(tokens[place]) for place in places], fontsize=7.5, parse_math=False)
-    axis.set_tick_params(length=2, pad=1)
+    axis.set_tick_params(length=2, pad=1, rotation=90 if axis.axis_name == "x" else 0)
     axis.set_label_text(name)
 
 

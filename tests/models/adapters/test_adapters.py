@@ -2,7 +2,7 @@ import pytest
 import torch
 from asserting import assert_close, randomise
 from identiformer.models import IdentiformerForSequenceClassification
-from identiformer.models.adapters import Affine, attention_modules, heads
+from identiformer.models.adapters import Affine, attention_modules, encoder_layers, heads
 from torch import nn
 
 
@@ -13,6 +13,13 @@ def test_what_is_not_known_has_no_heads():
 def test_attention_modules_stand_in_the_order_of_layers(make_config):
     model = IdentiformerForSequenceClassification(make_config(num_layers=3))
     assert attention_modules(model) == [layer.attention for layer in model.encoder.layers]
+
+
+def test_encoder_layers_are_the_items_of_the_list_that_holds_them(make_config):
+    model = IdentiformerForSequenceClassification(make_config(num_layers=3))
+    assert encoder_layers(model) == list(model.encoder.layers)
+    single = model.encoder.layers[0]
+    assert encoder_layers(single) == [single]
 
 
 def test_a_model_without_known_attention_says_what_is_known():
