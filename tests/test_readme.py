@@ -51,7 +51,7 @@ def _words(command, small):
 
 
 def test_every_command_works(folder, small, capsys, monkeypatch):
-    monkeypatch.setattr("identiformer.models.identifiability.tokens.STEPS", 10)  # little learning
+    monkeypatch.setattr("identiformer.models.identifiability.tokens.STEPS", 20)  # little learning
     commands = [line for block in _blocks("bash") for line in block.splitlines() if line.startswith("identiformer")]
     assert len(commands) >= 7
     for command in commands:

@@ -330,6 +330,8 @@ def _show_sweep(swept: Any, quiet: bool) -> None:
             file=sys.stderr,
         )
         raise typer.Exit(1)
+
+
 def _identify_tokens(model: str, texts: Sequence[str], options: dict[str, Any], of_tokens: dict[str, Any]) -> None:
     from .report.rates import rate_tables
     from .tokens import identify_tokens
