@@ -1,6 +1,7 @@
-"""Recording what each attention head of a model saw and did, whatever kernel the model runs on."""
+"""Recording what each attention head of a model saw and did, and its hidden states, whatever kernel it runs on."""
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .adapters import Affine, Call, Heads, attention_modules
+from .adapters import Affine, Call, Heads, attention_modules, encoder_layers
 from .adapters import heads as heads_of
 from .functional.attention import attention_weights, rotate
 from .functional.masks import zero_padding
@@ -148,23 +149,87 @@ def record_heads(model: nn.Module, layers: Iterable[int] | None = None) -> Itera
     records: list[HeadRecord] = []
     with ExitStack() as stack:
         for layer in wanted:
-            stack.enter_context(_recording(modules[layer], layer, records))
+            stack.enter_context(_wrapped(modules[layer], _recorder(layer, records)))
         yield records
 
 
 @contextmanager
-def _recording(module: nn.Module, layer: int, records: list[HeadRecord]) -> Iterator[None]:
-    """Record what `module` is called with. Its forward is wrapped: a hook would turn off PyTorch's encoder kernel."""
-    forward, own = module.forward, vars(module).get("forward")
+def record_states(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Record the hidden states of `model` within the context; the model runs as it would without.
 
-    @wraps(forward)
-    def record(*args: Any, **kwargs: Any) -> Any:
+    Args:
+        model: Any model that holds attention modules with an adapter.
+
+    Yields:
+        For every forward call first what the first encoder layer is given, the embedding output, and then what each
+        layer gives, as the layers have them: *(batch, token, d_model)* for most.
+
+    Raises:
+        ValueError: If the model holds no known attention module, or its layers are not items of a list.
+    """
+    states: list[Tensor] = []
+    layers = list(dict.fromkeys(encoder_layers(model)))
+
+    def record(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        if module is layers[0]:
+            hidden = next(iter(inspect.signature(forward).bind(*args, **kwargs).arguments.values()))
+            if not hidden.is_floating_point():
+                name = type(model).__name__
+                raise ValueError(f"The layers of {name} were not found: they have to be items of a list.")
+            states.append(_padded(hidden))
+        output = forward(*args, **kwargs)
+        states.append(_padded(output[0] if isinstance(output, tuple) else output))
+        return output
+
+    with ExitStack() as stack:
+        for module in layers:
+            stack.enter_context(_wrapped(module, record))
+        yield states
+
+
+def position_embedding(model: nn.Module, input_ids: Tensor) -> nn.Embedding | None:
+    """The module that embeds positions, if they are learnt: it is given other numbers for a text of one word repeated.
+
+    Args:
+        model: A model that takes `input_ids`.
+        input_ids: A text of two tokens or more, *(1, token)*.
+    """
+    found = []
+
+    def record(module: nn.Module, forward: Callable, numbers: Tensor) -> Tensor:
+        if numbers.numel() == numbers.unique().numel() == input_ids.numel():
+            found.append(module)
+        return forward(numbers)
+
+    repeated = input_ids[:, :1].expand_as(input_ids)
+    with ExitStack() as stack, torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                stack.enter_context(_wrapped(module, record))
+        model(input_ids=repeated, attention_mask=torch.ones_like(repeated))
+    return found[0] if found else None
+
+
+def _recorder(layer: int, records: list[HeadRecord]) -> Callable:
+    def record(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
         heads = heads_of(module)
         assert heads is not None  # attention_modules found it
         records.append(HeadRecord.of(layer, heads, heads.read(*args, **kwargs)))
         return forward(*args, **kwargs)
 
-    module.forward = record
+    return record
+
+
+@contextmanager
+def _wrapped(module: nn.Module, wrapper: Callable) -> Iterator[None]:
+    """Have `wrapper(module, forward, ...)` in the place of forward: a hook would turn off PyTorch's encoder kernel."""
+    forward, own = module.forward, vars(module).get("forward")
+
+    @wraps(forward)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(module, forward, *args, **kwargs)
+
+    module.forward = wrapped
     try:
         yield
     finally:
@@ -172,6 +237,11 @@ def _recording(module: nn.Module, layer: int, records: list[HeadRecord]) -> Iter
             del module.forward
         else:
             module.forward = own
+
+
+def _padded(hidden: Tensor) -> Tensor:
+    """A detached state; PyTorch's encoder may have cut padding away."""
+    return (hidden.to_padded_tensor(0.0) if hidden.is_nested else hidden).detach()
 
 
 def _detached(call: Call) -> Call:

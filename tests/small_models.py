@@ -81,5 +81,7 @@ def _transformer(name: str, **options) -> nn.Module:
     options |= {"bos_token_id": 1, "eos_token_id": 2}
     if name == "ModernBert":  # a layer that looks at everything, and one that looks at two tokens to either side
         options |= {"cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2, "local_attention": 4}
+    if name == "DistilBert":  # whose width of the feed-forward has a name of its own
+        options["hidden_dim"] = options.pop("intermediate_size")
     config = getattr(transformers, f"{name}Config")(**options)
     return getattr(transformers, f"{name}ForSequenceClassification")(config)

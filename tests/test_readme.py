@@ -37,23 +37,28 @@ def folder(tmp_path, reviews, monkeypatch):
 
 
 def _words(command, small):
-    """The command's words, with the newest run's name for RUN, and small sizes for a training."""
+    """The command's words, with the newest run's name for RUN, small sizes for a training, few points for a sweep."""
     words = []
     for word in shlex.split(command)[1:]:
         runs = sorted(Path().glob(word.replace("RUN", "*"))) if "*" in word or "RUN" in word else []
         words += [str(runs[-1])] if "RUN" in word else map(str, runs) if runs else [word]
     if words[0] != "train":
         return words
+    few = ["layer=standard,identifiable", "seed=0", "--data", "reviews.csv", "--text", "review", "--label", "stars"]
     pretrained = "model=pretrained" in words  # whose sizes are its own
-    return words + [word for word in small if not (pretrained and word.startswith("model."))]
+    sizes = [word for word in small if not (pretrained and word.startswith("model."))]
+    return words + sizes + (few if "--multirun" in words else [])
 
 
-def test_every_command_works(folder, small, capsys):
+def test_every_command_works(folder, small, capsys, monkeypatch):
+    monkeypatch.setattr("identiformer.models.identifiability.tokens.STEPS", 20)  # little learning
     commands = [line for block in _blocks("bash") for line in block.splitlines() if line.startswith("identiformer")]
     assert len(commands) >= 7
     for command in commands:
         assert main(_words(command, small)) == 0, (command, capsys.readouterr().err)
     assert len(pd.read_csv("predictions.csv")) == 90
+    assert "identifiable" in Path("layers.md").read_text(encoding="utf-8")
+    assert len(list(Path("pictures").iterdir())) == 6
 
 
 def test_the_make_commands_are_there():

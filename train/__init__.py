@@ -4,35 +4,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .analyzing import analyze
-    from .api import describe, train
+    from .api import describe, sweep, train
+    from .attributing import attribute
     from .callbacks import IdentifiabilityMonitor
-    from .errors import MonitorWarning
+    from .errors import Interrupted, MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
     from .reporting import report
+    from .tokens import identify_tokens
 
 __all__ = [
     "IdentifiabilityMonitor",
+    "Interrupted",
     "MonitorWarning",
     "analyze",
+    "attribute",
     "compare",
     "describe",
     "evaluate",
+    "identify_tokens",
     "predict",
     "report",
+    "sweep",
     "train",
 ]
 
 _HOMES = {
     "train": ".api",
     "describe": ".api",
+    "sweep": ".api",
     "analyze": ".analyzing",
+    "attribute": ".attributing",
     "evaluate": ".predicting",
     "predict": ".predicting",
     "IdentifiabilityMonitor": ".callbacks",
+    "Interrupted": ".errors",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",
     "report": ".reporting",
+    "identify_tokens": ".tokens",
 }
 
 

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from rich.console import Console
 from rich.progress import Progress
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models import HeadRecord, record_heads
 from ..models.adapters import attention_modules
@@ -107,7 +107,7 @@ def analyze(
     sizes = head_counts(loaded)
     choice = _choice(sizes, layer, head, token, detail=token is not None or png is not None)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
-    rows = tokenize(_picked(rows, row, alone=choice is not None), loaded.tokenizer)
+    rows = tokenize(picked(rows, row, alone=choice is not None), loaded.tokenizer)
     if token is not None:
         _check_token(rows, token)
     wanted = {choice[:2]: [] if token is None else [token]} if choice else {}
@@ -161,7 +161,7 @@ def _check_token(rows: Any, token: int) -> None:
             raise UserError(f"There is no token {token}: row {row['row']} has tokens 0 to {last}.")
 
 
-def _picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
+def picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
     """All rows or the one that was asked for, which it must be where one text is shown alone."""
     if row is not None and not 1 <= row <= len(rows):
         raise UserError(f"There is no row {row}: there are rows 1 to {len(rows)}.")
@@ -190,8 +190,8 @@ def stream(
     where the text has such tokens.
     """
     for row in rows:
-        text = _as_read(row, loaded.tokenizer)
-        for record in _records(loaded, row) if text.tokens else []:
+        text = as_read(row, loaded.tokenizer)
+        for record in records_of(loaded.model, row) if text.tokens else []:
             for head, measures in enumerate(_measures(record, text)):
                 place = record.layer, head
                 tokens = [token for token in wanted.get(place, ()) if token < len(text.tokens)]
@@ -199,7 +199,8 @@ def stream(
                 yield text, AnalyzedHead(*place, measures, maps)
 
 
-def _as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
+def as_read(row: Any, tokenizer: PreTrainedTokenizerBase) -> AnalyzedText:
+    """A tokenised row as the model reads it."""
     added = [number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id]  # that is a word
     ids = row["input_ids"]
     return AnalyzedText(row["row"], [_shown(tokenizer, number) for number in ids], [n in added for n in ids])
@@ -212,10 +213,11 @@ def _shown(tokenizer: PreTrainedTokenizerBase, number: int) -> str:
     return token if not text.strip() or "\ufffd" in text else text
 
 
-def _records(loaded: Loaded, row: Any) -> list[HeadRecord]:
-    ids = torch.tensor([row["input_ids"]], device=loaded.model.device)
-    with record_heads(loaded.model) as records:
-        loaded.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+def records_of(model: PreTrainedModel, row: Any) -> list[HeadRecord]:
+    """What each layer's heads do with a tokenised row."""
+    ids = torch.tensor([row["input_ids"]], device=model.device)
+    with record_heads(model) as records:
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
     return records
 
 

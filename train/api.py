@@ -7,6 +7,8 @@ from .calm import calm_libraries
 from .composing import compose_config, override
 from .data.prepare import ENDINGS, TextData, prepare
 from .loop import RunResult, run
+from .sweep_folder import Sweep
+from .sweeping import run_sweep
 
 
 def train(
@@ -39,7 +41,40 @@ def train(
     """
     columns = {"data": data, "validation": validation, "test": test, "label": label}
     own = _own(text=text, encoding=encoding, separator=separator, **columns)
-    return run(compose_config([*(["data=files"] if data else []), *overrides, *own, override("command", command)]))
+    return run(compose_config([*overrides, *own, override("command", command)]))
+
+
+def sweep(
+    overrides: Sequence[str],
+    *,
+    data: str | None = None,
+    validation: str | None = None,
+    test: str | None = None,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    encoding: str | None = None,
+    separator: str | None = None,
+) -> Sweep:
+    """Train a classifier for every combination of values, as `identiformer train --multirun` does.
+
+    A sweep that was stopped goes on when it is asked for again, see `run_sweep`. A point that fails is recorded, and
+    the others run.
+
+    Args:
+        overrides: As on the command line: `["layer=standard,identifiable", "seed=range(3)"]`.
+        data: As in `train`, with the rest.
+        validation: A file to validate on.
+        test: A file to test on.
+        text: Names of the text columns.
+        label: Name of the label column.
+        encoding: Encoding of the files.
+        separator: Character between the columns.
+
+    Raises:
+        UserError: If an option is not there; nothing has run then.
+    """
+    columns = {"data": data, "validation": validation, "test": test, "label": label}
+    return run_sweep(overrides, _own(text=text, encoding=encoding, separator=separator, **columns))
 
 
 @calm_libraries()
@@ -79,5 +114,6 @@ def describe(
 def _own(*, text: Sequence[str] = (), data: str | None = None, **options: str | None) -> list[str]:
     """Overrides from the options that people type by name."""
     given = {"train": data, **options}
+    files = ["data=files"] if data else []
     columns = [f"data.text=[{','.join(override('', name)[1:] for name in text)}]"] if text else []
-    return [override(f"data.{key}", value) for key, value in given.items() if value is not None] + columns
+    return files + [override(f"data.{key}", value) for key, value in given.items() if value is not None] + columns

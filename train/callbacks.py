@@ -14,6 +14,9 @@ from torch import Tensor
 from ..models import HeadRecord, record_heads
 from .errors import MonitorWarning
 from .metrics.head_measures import ROWS, HeadMeasures, measure_heads
+from .metrics.own_shares import OwnShares
+
+ATTRIBUTED = 8  # texts of a validation
 
 
 class IdentifiabilityMonitor(L.Callback):
@@ -32,19 +35,31 @@ class IdentifiabilityMonitor(L.Callback):
         folder: Where `identifiability.jsonl` is written. None: the logger's folder.
         rows: How many rows of a text are measured where a measure belongs to a row; the first token's is always one of
             them, the others are chosen by the text's length. None: all.
+        attribution: Whether to log `val/attribution/own_share` too, how much of a hidden token its own input
+            contributes, over all tokens and layers of a few texts, and by layer. For a module whose `model` takes
+            `input_ids` and `attention_mask` of its batches.
 
     Raises:
         ValueError: If `rows` is less than 1.
     """
 
-    def __init__(self, texts: int | None = 256, seed: int = 0, folder: str | None = None, rows: int | None = ROWS):
+    def __init__(
+        self,
+        texts: int | None = 256,
+        seed: int = 0,
+        folder: str | None = None,
+        rows: int | None = ROWS,
+        attribution: bool = False,
+    ):
         if rows is not None and rows < 1:
             raise ValueError(f"rows is {rows}: at least 1 row of a text has to be measured.")
         self.texts, self.seed, self.folder, self.rows = texts, seed, folder, rows
-        self.measures = HeadMeasures()
+        self.measures, self.attribution, self.shares = HeadMeasures(), attribution, OwnShares()
         self._hooks = ExitStack()
         self._records: list[HeadRecord] = []
         self._chosen: set[int] | None = None
+        self._attributed: set[int] = set()
+        self._inputs: list[dict[str, Tensor]] = []
         self._seen = self._failed = 0
         self._warned = False
 
@@ -56,13 +71,17 @@ class IdentifiabilityMonitor(L.Callback):
         """Begin to record."""
         self._start(trainer, pl_module, trainer.test_dataloaders)
 
-    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *args: Any
+    ) -> None:
         """Measure the chosen texts of the batch."""
-        self._measure_batch()
+        self._measure_batch(batch)
 
-    def on_test_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+    def on_test_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *args: Any
+    ) -> None:
         """Measure the chosen texts of the batch."""
-        self._measure_batch()
+        self._measure_batch(batch)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log what was measured."""
@@ -79,15 +98,19 @@ class IdentifiabilityMonitor(L.Callback):
     def _start(self, trainer: L.Trainer, pl_module: L.LightningModule, loader: Any) -> None:
         self._hooks.close()
         self.measures.reset()
+        self.shares.reset()
         self._seen = self._failed = 0
-        self._records = []
+        self._records, self._inputs, self._attributed = [], [], set()
         if trainer.sanity_checking:
             return
         with self._never_fail():
             if trainer.world_size > 1:
                 self.measures.to(pl_module.device)
+                self.shares.to(pl_module.device)
             self._chosen = self._choose(loader)
             self._records = self._hooks.enter_context(record_heads(pl_module))
+            if self.attribution:
+                self._attributed = self._spread(loader)
 
     def _choose(self, loader: Any) -> set[int] | None:
         """Positions of the measured texts in the order of the loader; None: all."""
@@ -100,12 +123,22 @@ class IdentifiabilityMonitor(L.Callback):
         generator = torch.Generator().manual_seed(self.seed)
         return set(torch.randperm(number, generator=generator)[: self.texts].tolist())
 
-    def _measure_batch(self) -> None:
+    def _spread(self, loader: Any) -> set[int]:
+        """Positions of the texts that are attributed, evenly over those that are measured."""
+        places = sorted(range(len(loader.dataset)) if self._chosen is None else self._chosen)
+        step = max(1, len(places) // ATTRIBUTED)
+        return set(places[step // 2 :: step][:ATTRIBUTED])
+
+    def _measure_batch(self, batch: Any) -> None:
         if not self._records:
             return
         size = len(self._records[0].hidden)
         texts = [text for text in range(size) if self._chosen is None or self._seen + text in self._chosen]
+        attributed = [text for text in texts if self._seen + text in self._attributed]
         self._seen += size
+        if attributed:  # at the end, when the hooks are off
+            with self._never_fail():
+                self._inputs.append({name: batch[name][attributed] for name in ("input_ids", "attention_mask")})
         try:
             with self._never_fail():
                 for record in self._records if texts else []:
@@ -134,6 +167,12 @@ class IdentifiabilityMonitor(L.Callback):
             pl_module.log_dict({f"{stage}/{name}": value for name, value in summary.items()})
             if trainer.state.fn == "fit" and trainer.is_global_zero:
                 self._write(trainer)
+        with self._never_fail():
+            for inputs in self._inputs:
+                self.shares.update(pl_module.model, inputs, self.seed)  # pyright: ignore[reportArgumentType]
+        with self._never_fail():
+            shares = self.shares.compute() if self.attribution else {}
+            pl_module.log_dict({f"{stage}/{name}": value for name, value in shares.items()})
         if self._failed:
             self._warn(f"{self._failed} (text, layer) pairs hold numbers that are not finite and were not measured.")
 

@@ -15,6 +15,7 @@ UNCONCERNING = (
     "Checkpoint directory",
     "training batches .* smaller than the logging interval",
     ".*LeafSpec",
+    "Glyph .* missing from",
 )
 
 

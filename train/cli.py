@@ -4,13 +4,13 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product, takewhile
 from typing import Annotated, Any
 
 import typer
 
-from .errors import UserError, near_match
+from .errors import Interrupted, UserError, near_match
 
 app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
@@ -44,6 +44,7 @@ def train(
     label: Label = None,
     encoding: Encoding = None,
     separator: Separator = None,
+    multirun: Annotated[bool, typer.Option("--multirun", "-m", help="A run for each combination of values.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier, measuring identifiability in every validation.
@@ -57,23 +58,23 @@ def train(
     - `identiformer train model=pretrained model.name=FOLDER_OR_HUB_NAME layer=identifiable`
 
     Layers: `standard`, `small_key`, `identifiable`, `shared_value`.
+
+    With `--multirun` an option may have several values; a sweep that was stopped goes on by the same command:
+
+    - `identiformer train --multirun layer=standard,identifiable seed=0,1,2 name=layers`
     """
     overrides = _overrides(context) + (["quiet=true"] if quiet else [])
+    files: dict[str, Any] = {"data": data, "validation": validation, "test": test, "text": text or (), "label": label}
+    files |= {"encoding": encoding, "separator": separator}
 
     def work() -> None:
+        from .api import sweep
         from .api import train as run
 
-        run(
-            overrides,
-            data=data,
-            validation=validation,
-            test=test,
-            text=text or (),
-            label=label,
-            encoding=encoding,
-            separator=separator,
-            command=context.obj,
-        )
+        if multirun:
+            _show_sweep(sweep(overrides, **files), quiet)
+        else:
+            run(overrides, **files, command=context.obj)
 
     _answer(work)
 
@@ -154,8 +155,27 @@ def analyze(
     token: Annotated[int | None, typer.Option("--token", help="Token, from 0, whose weights are listed.")] = None,
     json: Annotated[str | None, typer.Option("--json", help="File to write everything to.")] = None,
     csv: Annotated[str | None, typer.Option("--csv", help="File to write all maps to, a line per weight.")] = None,
-    png: Annotated[str | None, typer.Option("--png", help="Picture to draw of one head's maps.")] = None,
+    png: Annotated[str | None, typer.Option("--png", help="Picture to draw; SVG if its name ends so.")] = None,
     hide_special: Annotated[bool, typer.Option("--hide-special", help="Show no special tokens, as [CLS].")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Measure how many hidden tokens still point to their inputs, not heads.")
+    ] = False,
+    distance: Annotated[
+        str | None, typer.Option("--distance", help="What is near for --tokens: cosine, the default, or l2.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="Rows that --tokens draws at random. Default: 300.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", help="Tokens at which --tokens cuts texts.")] = None,
+    attribution: Annotated[
+        bool, typer.Option("--attribution", help="Measure what input tokens contribute to hidden tokens, not heads.")
+    ] = False,
+    probes: Annotated[
+        int | None, typer.Option("--probes", help="Random probes per token of --attribution; 0: exact. Default: 32.")
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="Contributions of a layer's own input, not of the embedding.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure each head's attention on texts: how far it is determined, and what it could be instead.
@@ -163,6 +183,8 @@ def analyze(
     - `identiformer analyze checkpoints/movie-snippets-identifiable "a fine film"`
     - `identiformer analyze runs/demo/standard-... --data new.csv --row 3 --layer 0 --head 2 --token 5`
     - `identiformer analyze runs/demo/standard-... "a fine film" --png film.png --json film.json --csv film.csv`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --tokens --png rates.png`
+    - `identiformer analyze runs/demo/standard-... --data new.csv --attribution --png mixing.png`
     """
 
     def work() -> None:
@@ -171,9 +193,23 @@ def analyze(
         from .analyzing import analyze as run
         from .report.analysis import head_table, token_table
 
-        options = {"encoding": encoding or "utf-8", "separator": separator, "row": row, "quiet": quiet}
-        options |= {"layer": layer, "head": head, "token": token, "hide_special": hide_special}
-        found = run(model, texts or (), data=data, text=text or (), json=json, csv=csv, png=png, **options)
+        options = {"data": data, "text": text or (), "encoding": encoding or "utf-8", "separator": separator}
+        options |= {"json": json, "csv": csv, "png": png, "quiet": quiet}
+        of_heads = {"--head": head, "--token": token, "--hide-special": hide_special or None}
+        of_tokens = {"--distance": distance, "--sample": sample, "--max-length": max_length}
+        of_attribution = {"--probes": probes, "--previous": previous or None}
+        _refuse({} if tokens else of_tokens, "it goes with --tokens")
+        _refuse({} if attribution else of_attribution, "it goes with --attribution")
+        if tokens:
+            others = {"--attribution": attribution or None, "--row": row, "--layer": layer}
+            _refuse(of_heads | others, "leave it out with --tokens, which probes all layers on many texts")
+            return _identify_tokens(model, texts or (), options, of_tokens)
+        options |= {"row": row, "layer": layer}
+        if attribution:
+            _refuse(of_heads, "it is about a head's attention, so leave it out with --attribution")
+            return _attribute(model, texts or (), probes, previous, options)
+        options |= {"head": head, "token": token, "hide_special": hide_special}
+        found = run(model, texts or (), **options)
         if not quiet:
             Console().print(head_table(found.table))
         if not quiet and found.tokens is not None:
@@ -211,19 +247,45 @@ def describe_data(
 
 
 @app.command()
-def compare(runs: Annotated[list[str], typer.Argument(help="Folders of finished runs, as `runs/demo/*`.")]) -> None:
-    """Compare finished runs: accuracy beside identifiability.
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Folders of finished runs and of sweeps, as `runs/demo/*`.")],
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are tested against; `standard` or else the first.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="Difference that counts as equally performant, a share of the texts.")
+    ] = 0.02,
+    csv: Annotated[str | None, typer.Option("--csv", help="File for all figures, a line per group.")] = None,
+    json: Annotated[str | None, typer.Option("--json", help="File for everything.")] = None,
+    latex: Annotated[str | None, typer.Option("--latex", help="File for the table.")] = None,
+    markdown: Annotated[str | None, typer.Option("--markdown", help="File for the table.")] = None,
+    plots: Annotated[str | None, typer.Option("--plots", help="Folder for pictures, PNG and SVG.")] = None,
+    measure: Annotated[str, typer.Option(help="Measure of the pictures, as `slack` or `nullity`.")] = "identifiable",
+) -> None:
+    """Compare finished runs of one test set: accuracy beside identifiability, and whether they do equally well.
 
-    Example: `identiformer compare runs/demo/*`
+    Runs that differ only by seed are one column.
+
+    - `identiformer compare runs/demo/*`
+    - `identiformer compare runs/layers/* --margin 0.01 --markdown table.md --plots pictures --measure slack`
     """
+    files = {"csv": csv, "json": json, "latex": latex, "markdown": markdown}
 
     def work() -> None:
         from rich.console import Console
 
         from .report.compare import compare as read
-        from .report.compare import comparison_table
+        from .report.comparison import describe_comparison, write_comparison
 
-        Console().print(comparison_table(read(runs)))
+        console, comparison = Console(), read(runs, baseline=baseline, margin=margin)
+        console.print(describe_comparison(comparison, console.width))
+        for kind, path in files.items():
+            if path:
+                write_comparison(comparison, path, kind)
+        if plots:
+            from .report.comparison_plots import draw_comparison
+
+            draw_comparison(comparison, plots, measure)
 
     _answer(work)
 
@@ -317,6 +379,71 @@ def _overrides(context: typer.Context) -> list[str]:
     return list(context.args)
 
 
+def _show_sweep(swept: Any, quiet: bool) -> None:
+    """What became of a sweep's points.
+
+    Raises:
+        typer.Exit: With code 1, if a point failed.
+    """
+    from rich.console import Console
+
+    from .report.console import describe_sweep
+
+    Console(quiet=quiet).print(describe_sweep(swept))
+    for number, sentence in swept.errors.items():
+        print(f"Point {number}: {sentence}", file=sys.stderr)
+    if swept.errors:
+        print(
+            f"{len(swept.errors)} of {len(swept.points)} points failed; the same command tries them again.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
+def _identify_tokens(model: str, texts: Sequence[str], options: dict[str, Any], of_tokens: dict[str, Any]) -> None:
+    from .report.rates import rate_tables
+    from .tokens import identify_tokens
+
+    given = {name[2:].replace("-", "_"): value for name, value in of_tokens.items() if value is not None}
+    _show(
+        lambda: identify_tokens(model, texts, **options, **given),
+        lambda found: rate_tables(found.table, found.facts),
+        options["quiet"],
+    )
+
+
+def _attribute(model: str, texts: Sequence[str], probes: int | None, previous: bool, options: dict[str, Any]) -> None:
+    from .attributing import PROBES, attribute
+    from .report.attribution import layer_table
+
+    number, source = PROBES if probes is None else probes or None, "previous" if previous else "embedding"
+    _show(
+        lambda: attribute(model, texts, probes=number, source=source, **options),
+        lambda found: layer_table(found.table, found.distances, found.title),
+        options["quiet"],
+    )
+
+
+def _show(work: Callable[[], Any], shown: Callable[[Any], Any], quiet: bool) -> None:
+    """Do long work and print what it found, when interrupted what was found until then."""
+    from rich.console import Console
+
+    interruption = None
+    try:
+        found = work()
+    except Interrupted as stop:
+        found, interruption = stop.found, stop
+    if not quiet:
+        Console().print(shown(found))
+    if interruption:
+        raise interruption
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    if given := [name for name, value in options.items() if value is not None]:
+        raise UserError(f"{given[0]}: {why}.")
+
+
 def _check_output(output: str | None) -> None:
     if output and not output.endswith((".csv", ".jsonl")):
         raise UserError(f"--output {output!r}: give a name that ends in .csv or .jsonl.")
@@ -326,10 +453,12 @@ def _answer(work: Callable[[], Any]) -> None:
     """Do the work; a user's mistake ends in its sentence and code 2, an interruption in 130, a fault of ours in 1."""
     try:
         work()
+    except typer.Exit:
+        raise
     except UserError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Interrupted.", file=sys.stderr)
         raise typer.Exit(130) from None
     except Exception:
         traceback.print_exc()

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from hydra import compose, initialize_config_module
+from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,25 +28,34 @@ def compose_config(overrides: Sequence[str]) -> DictConfig:
     Raises:
         UserError: If an override names what is not there, or has a value that cannot be.
     """
+    with hydra_here() as hydra:
+        cfg = hydra.compose_config("train", list(overrides), run_mode=RunMode.RUN)
+        preset, kind = cfg.hydra.runtime.choices["layer"], cfg.hydra.runtime.choices["model"]
+        typed_keys = {text.lstrip("+~").partition("=")[0] for text in cfg.hydra.overrides.task}
+        with open_dict(cfg):
+            del cfg["hydra"]
+            if kind == "pretrained":  # whose sizes are its own, unless they were typed
+                own = {name: None for name in AttentionSizes._fields if f"model.{name}" not in typed_keys}
+                cfg.model = OmegaConf.merge(cfg.model, own)
+        cfg.preset = preset
+        typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
+        for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
+            OmegaConf.resolve(section)
+        if missing := OmegaConf.missing_keys(typed):
+            raise UserError(f"{min(missing)} is missing: give {min(missing)}=...")
+        _check_numbers(typed)
+        return typed
+
+
+@contextmanager
+def hydra_here() -> Iterator[Any]:
+    """Hydra with our configuration; its errors, and OmegaConf's, become a user's mistakes."""
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("identiformer.conf", version_base="1.3"):
-            cfg = compose("train", list(overrides), return_hydra_config=True)
-            preset, kind = cfg.hydra.runtime.choices["layer"], cfg.hydra.runtime.choices["model"]
-            typed_keys = {text.lstrip("+~").partition("=")[0] for text in cfg.hydra.overrides.task}
-            with open_dict(cfg):
-                del cfg["hydra"]
-                if kind == "pretrained":  # whose sizes are its own, unless they were typed
-                    own = {name: None for name in AttentionSizes._fields if f"model.{name}" not in typed_keys}
-                    cfg.model = OmegaConf.merge(cfg.model, own)
-            cfg.preset = preset
-            typed: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), cfg)
-            for section in (typed.model, typed.scheduler):  # not what people typed: a text may hold ${...}
-                OmegaConf.resolve(section)
-            if missing := OmegaConf.missing_keys(typed):
-                raise UserError(f"{min(missing)} is missing: give {min(missing)}=...")
-            _check_numbers(typed)
-            return typed
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            yield hydra
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error)) from None
 
@@ -71,6 +82,8 @@ def _explain(error: Exception) -> str:
         return f"There is no {group} {option!r}; choose among {', '.join(options)}.{near_match(option, options)}"
     if found := re.search(r"Could not override '(\S+)'", message):
         return _unknown_key(found[1])
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", message):
+        return f"{found[1]} is several values: add --multirun for a run of each, or quote what is one: key='a,b'."
     if found := re.search(r"Missing mandatory value: (\S+)", message):
         return f"{found[1]} is missing: give {found[1]}=..."
     message = message.removeprefix("ValueError raised while resolving interpolation: ")
@@ -79,8 +92,8 @@ def _explain(error: Exception) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    with initialize_config_module("identiformer.conf", version_base="1.3"):
-        cfg = compose("train", return_hydra_config=True)
+    with hydra_here() as hydra:
+        cfg = hydra.compose_config("train", [], run_mode=RunMode.RUN)
     groups = list(cfg.hydra.runtime.choices)
     keys = [*groups, *_keys(OmegaConf.to_container(cfg, resolve=False))]
     return f"There is no option {key!r}.{near_match(key, keys)} To add one all the same, write +{key}=..."

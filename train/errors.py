@@ -1,7 +1,9 @@
 """What a user is told: the exception for what they can mend, and the monitor's warning."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 class UserError(Exception):
@@ -10,6 +12,27 @@ class UserError(Exception):
 
 class MonitorWarning(UserWarning):
     """The monitor could not measure something. Training goes on."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Long work was interrupted after some of it.
+
+    Attributes:
+        found: What was found until then.
+    """
+
+    def __init__(self, found: Any):
+        super().__init__()
+        self.found = found
+
+
+@contextmanager
+def users_mistakes() -> Iterator[None]:
+    """Take what `models` refuses, a ValueError, for a user's mistake."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def near_match(word: str, words: Iterable[str]) -> str:

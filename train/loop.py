@@ -1,6 +1,9 @@
 """A run from its config to its folder."""
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,11 +52,12 @@ def run(cfg: DictConfig) -> RunResult:
 
     Raises:
         UserError: If the data or the sizes do not allow training.
+        KeyboardInterrupt: When it is interrupted.
     """
     if "layer" in cfg:
         raise UserError("The config has a `layer` at its top: a file in conf/layer must begin with `# @package model`.")
     L.seed_everything(cfg.seed, workers=True, verbose=False)
-    with calm_libraries(cfg.quiet):
+    with calm_libraries(cfg.quiet), interruptible():
         data = prepare(cfg.data)
         data = one_batch(data, cfg.data.batch_size) if cfg.one_batch else data
         model, tuning = build_model(cfg, data)
@@ -80,6 +84,19 @@ def run(cfg: DictConfig) -> RunResult:
             prediction_table(recorder, data).to_parquet(folder / "predictions.parquet", index=False)
         write_json(folder / "summary.json", summary)
     return RunResult(folder, model, summary)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let an interruption reach the caller: Lightning would end the program, deaf to another one."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as end:
+        if not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from None
 
 
 def build_model(cfg: DictConfig, data: TextData) -> tuple[PreTrainedModel, FineTuning | None]:

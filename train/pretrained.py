@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedModel
 
-from ..models import SwapReport, swap_encoder_layers
+from ..models import MultiHeadAttention, SwapReport, swap_encoder_layers
 from ..models.adapters import attention_modules, encoder_layers
 from ..models.layers.presets import AttentionSizes
 from .data.prepare import TextData
@@ -45,13 +45,30 @@ class FineTuning:
         depth = {parameter: len(layers) for parameter in embeddings.parameters()}
         for number, layer in enumerate(layers):
             depth |= {parameter: len(layers) - 1 - number for parameter in layer.parameters()}
+        shares: dict[Tensor, float] = {}
+        for module in self.model.modules():
+            if isinstance(module, MultiHeadAttention):
+                shares |= _shares(module)
         groups = defaultdict(list)
         for name, parameter in self.model.named_parameters():
-            new = name in self.new and self.settings.new_lr is not None
-            rate = self.settings.new_lr if new else lr * self.settings.layer_decay ** depth.get(parameter, 0)
+            new_lr = self.settings.new_lr if name in self.new else None
+            rate = lr * self.settings.layer_decay ** depth.get(parameter, 0) if new_lr is None else new_lr
             if parameter.requires_grad:
-                groups[rate].append(parameter)
+                groups[rate * shares.get(parameter, 1)].append(parameter)
         return [{"params": parameters, "lr": rate} for rate, parameters in groups.items()]
+
+
+def _shares(attention: MultiHeadAttention) -> dict[Tensor, float]:
+    """What to multiply a learning rate by, parameter by parameter, that suits heads of `d_model / num_heads` values.
+
+    Adam's steps are of one size: they add up in the value maps of added heads, which see nearly the same gradient, and
+    in an output map that sums over more values.
+    """
+    if attention.merge_heads == "sum":
+        return dict.fromkeys(list[Tensor](attention.value.parameters()), 1 / attention.num_value_heads)
+    if attention.merge_heads == "concat":
+        return {attention.output.weight: min(1, attention.d_model / attention.output.in_features)}
+    return {}
 
 
 def load_pretrained(settings: DictConfig, preset: str, data: TextData) -> FineTuning:

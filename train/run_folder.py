@@ -65,9 +65,10 @@ def prediction_table(recorder: PredictionRecorder, data: TextData) -> pd.DataFra
 
 def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: dict[str, float]) -> dict[str, Any]:
     """All figures of a run, flat."""
-    rows = {f"{split}/rows": report.rows for split, report in data.reports.items()}
+    rows: dict[str, Any] = {f"{split}/rows": report.rows for split, report in data.reports.items()}
     if "test" in data.reports:
         rows["test/right"] = round(scores["test/accuracy"] * rows["test/rows"])
+        rows["test/data_hash"] = data.test_hash
     facts = {
         "format_version": FORMAT_VERSION,
         "preset": cfg.preset,
@@ -79,5 +80,7 @@ def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: d
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write one JSON object, for people to read."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write one JSON object, for people to read; it is whole or not there."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    part.replace(path)

@@ -20,16 +20,24 @@ def attention_weights(
 ) -> Float[Tensor, "*batch head query key"]:
     """Attention weights `softmax(Q K^T / sqrt(d_key) + bias)` over the kept keys (1706.03762, section 3.2.1).
 
-    Keys outside `keep` get weight exactly 0; where no key is kept, the whole row is 0.
+    Keys outside `keep`, and those whose bias is -inf, get weight exactly 0; a row without any other key is 0.
     """
     scores = query @ key.mT / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias
-    if keep is None:
+    closed = _closed(keep, bias)
+    if closed is None:
         return scores.softmax(-1)
-    padding = ~keep[..., None, None, :]
     # The lowest finite number instead of -inf, so that a row without any key is finite, forward and backward.
-    return scores.masked_fill(padding, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(padding, 0.0)
+    return scores.masked_fill(closed, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(closed, 0.0)
+
+
+def _closed(keep: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Where no weight may go, broadcastable to *(batch, head, query, key)*; None where it may go everywhere."""
+    padding = None if keep is None else ~keep[..., None, None, :]
+    if bias is None:
+        return padding
+    return bias.isneginf() if padding is None else bias.isneginf() | padding
 
 
 def attend(
@@ -54,13 +62,12 @@ def attend_fused(
     dropout: float = 0.0,
 ) -> Float[Tensor, "*batch head query d_value"]:
     """The outputs of `attend` by `scaled_dot_product_attention`, without the weights."""
-    if keep is None:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+    closed = _closed(keep, bias)
+    if closed is None:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     # Kernels disagree about rows without any key: let those attend everywhere, then set them to 0.
-    empty = ~keep.any(-1)[..., None, None, None]
-    mask = keep[..., None, None, :] | empty
-    if bias is not None:
-        mask = bias.masked_fill(~mask, -math.inf)
+    empty = closed.all(-1, keepdim=True)
+    mask = ~closed | empty if bias is None else bias.masked_fill(closed, -math.inf).masked_fill(empty, 0.0)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     return output.masked_fill(empty, 0.0)
 

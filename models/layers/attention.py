@@ -65,7 +65,8 @@ class MultiHeadAttention(nn.Module):
         gain = {"concat": 1.0, "sum": self.num_value_heads / self.num_heads**2, "mean": self.num_value_heads}
         nn.init.normal_(self.value.weight, std=math.sqrt(gain[self.merge_heads] / self.d_model))
         for linear in (self.query, self.key, self.value, self.output):
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:  # it is None where `from_torch` met none
+                nn.init.zeros_(linear.bias)
 
     @property
     def identifiable_length(self) -> int:

@@ -12,7 +12,7 @@ class EncoderLayer(nn.Module):
     """Attention and feed-forward, each with a residual connection and a LayerNorm.
 
     Args:
-        attention: Takes `(hidden, keep, need_weights=...)`, as `MultiHeadAttention` does.
+        attention: Takes `(hidden, keep, bias, need_weights=...)`, as `MultiHeadAttention` does.
         feedforward: Takes `hidden`.
         d_model: Width of the input and of the output.
         norm_first: LayerNorm before each part (pre-norm) instead of after its residual (post-norm).
@@ -42,15 +42,18 @@ class EncoderLayer(nn.Module):
         self,
         hidden: Float[Tensor, "batch token d_model"],
         keep: Bool[Tensor, "batch token"] | None = None,
+        bias: Float[Tensor, "..."] | None = None,
         need_weights: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Encode texts; with `need_weights` also return the attention weights.
 
         Shape:
-            hidden and output: *(batch, token, d_model)*; keep: *(batch, token)*; weights: *(batch, head, query, key)*.
+            hidden and output: *(batch, token, d_model)*; keep: *(batch, token)*; weights: *(batch, head, query, key)*;
+            bias, added to the scores, broadcasts to the shape of the weights.
         """
         hidden = zero_padding(hidden, keep)
-        attended = self.attention(self.norm1(hidden) if self.norm_first else hidden, keep, need_weights=need_weights)
+        normed = self.norm1(hidden) if self.norm_first else hidden
+        attended = self.attention(normed, keep, bias, need_weights=need_weights)
         attended, *weights = attended if need_weights else (attended,)
         hidden = hidden + self.dropout(attended)
         if self.norm_first:

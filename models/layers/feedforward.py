@@ -33,7 +33,8 @@ class FeedForward(nn.Module):
         """Xavier weights, zero biases."""
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            if linear.bias is not None:  # it is None where `from_torch` met none
+                nn.init.zeros_(linear.bias)
 
     def forward(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Apply to every position alike."""

@@ -6,7 +6,13 @@ import weakref
 import lightning as L
 import pytest
 import torch
-from identiformer.models import IdentiformerConfig, IdentiformerForSequenceClassification, standard_layer
+from identiformer.models import (
+    IdentiformerConfig,
+    IdentiformerForSequenceClassification,
+    hidden_token_attribution,
+    standard_layer,
+)
+from identiformer.models.identifiability import context_profile
 from identiformer.train import IdentifiabilityMonitor, MonitorWarning
 from torch import nn
 from torch.utils.data import DataLoader
@@ -177,3 +183,77 @@ def test_texts_are_measured_without_their_padding(tmp_path):
     with warnings.catch_warnings():
         trainer.validate(Padded(), _loader(), verbose=False)
     assert trainer.logged_metrics["val/identifiability/nullity"] == 5  # not 35
+
+
+# Attribution.
+
+
+class OfTexts(Anybody):
+    """A module whose batches and model are as ours are."""
+
+    def __init__(self, **options):
+        super().__init__(nn.Identity())
+        config = IdentiformerConfig(vocab_size=20, d_model=12, num_heads=3, num_layers=2, max_length=16, **options)
+        self.model = IdentiformerForSequenceClassification(config)
+
+    def training_step(self, batch, _):
+        return self.model(batch["input_ids"], batch["attention_mask"], labels=batch["labels"]).loss
+
+    def validation_step(self, batch, _):
+        self.model(batch["input_ids"], batch["attention_mask"])
+
+
+def _texts(rows=11):
+    ids = torch.randint(1, 20, (rows, 9), generator=torch.Generator().manual_seed(0))
+    ids[:, 6:] *= torch.arange(rows)[:, None] % 2  # padding
+    keep = (ids != 0).long()
+    texts = [{"input_ids": ids[row], "attention_mask": keep[row], "labels": row % 2} for row in range(rows)]
+    return DataLoader(texts, batch_size=4)
+
+
+def test_own_shares_are_logged_when_asked_for(tmp_path):
+    trainer, module = _trainer(IdentifiabilityMonitor(attribution=True), tmp_path), OfTexts()
+    trainer.validate(module, _texts(), verbose=False)
+    logged = {name: value for name, value in trainer.logged_metrics.items() if "attribution" in name}
+    shares = [[], []]
+    for batch in _texts():
+        taken = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        found = hidden_token_attribution(module.model, taken, 16)
+        for layer, contributions in enumerate(found.contributions):
+            own = context_profile(contributions, taken["attention_mask"].bool()).own_share
+            shares[layer] += own.tolist()
+    shares = [torch.tensor(layer[:8]) for layer in shares]  # 8 of 11 texts
+    expected = [shares[0].nanmean(), shares[1].nanmean()]
+    assert logged["val/layer_0/attribution/own_share"] == pytest.approx(expected[0].item(), abs=1e-6)
+    assert logged["val/layer_1/attribution/own_share"] == pytest.approx(expected[1].item(), abs=1e-6)
+    assert logged["val/attribution/own_share"] == pytest.approx(sum(expected).item() / 2, abs=1e-6)
+    assert len(logged) == 3
+    trainer.validate(module, _texts(), verbose=False)
+    again = {name: value for name, value in trainer.logged_metrics.items() if "attribution" in name}
+    assert again == logged
+
+
+def test_own_shares_are_not_measured_unasked(tmp_path):
+    trainer = _trainer(IdentifiabilityMonitor(), tmp_path)
+    trainer.validate(OfTexts(), _texts(), verbose=False)
+    assert not [name for name in trainer.logged_metrics if "attribution" in name]
+
+
+def test_training_is_the_same_with_and_without_attribution(tmp_path):
+    weights = []
+    for attribution in (False, True):
+        L.seed_everything(0, verbose=False)
+        module = OfTexts(dropout=0.3)
+        _trainer(IdentifiabilityMonitor(attribution=attribution), tmp_path).fit(module, _texts(), _texts())
+        weights.append(module.model.classifier.weight)
+        assert module.training
+    assert torch.equal(*weights)
+
+
+@pytest.mark.filterwarnings("default::identiformer.train.errors.MonitorWarning")
+def test_batches_that_cannot_be_attributed_are_warned_of_and_everything_else_is_measured(tmp_path):
+    monitor = IdentifiabilityMonitor(attribution=True)
+    trainer = _trainer(monitor, tmp_path)
+    with pytest.warns(MonitorWarning, match="TypeError"):
+        trainer.validate(Anybody(), _loader(), verbose=False)
+    assert [group.texts for group in monitor.measures.groups()] == [22] * 3

@@ -121,6 +121,16 @@ def test_learning_rates_fall_with_depth_and_new_parts_have_their_own(load):
     assert set(rates(load(), 0.004).values()) == {0.004}
 
 
+def test_what_adds_up_has_its_share_of_the_rate(load):
+    found = rates(load("layer=identifiable", "model.layers=[1]"), 0.003)
+    slow = {name for name, rate in found.items() if rate == 0.001}
+    assert slow == {f"bert.encoder.layer.1.attention.self.attention.value.{kind}" for kind in ("weight", "bias")}
+    found = rates(load("layer=standard", "model.d_value=16", "model.layers=[0]"), 0.003)
+    slow = {name for name, rate in found.items() if rate == 0.0015}
+    assert slow == {"bert.encoder.layer.0.attention.self.attention.output.weight"}
+    assert len(set(found.values())) == 2
+
+
 def test_one_cycle_keeps_the_groups_rates_apart():
     parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": p, "lr": rate} for p, rate in zip(parameters, (0.1, 0.3), strict=True)])

@@ -66,6 +66,7 @@ class TextData:
         files: Report per file, by the split that it was given for.
         reports: Report per split.
         content_hash: Hash of all texts and labels.
+        test_hash: Hash of those of the test split; None without one.
     """
 
     splits: dict[str, Dataset]
@@ -75,6 +76,7 @@ class TextData:
     files: dict[str, FileReport]
     reports: dict[str, SplitReport]
     content_hash: str
+    test_hash: str | None
 
 
 def prepare(data: Any) -> TextData:
@@ -96,7 +98,8 @@ def prepare(data: Any) -> TextData:
     tokenizer = make_tokenizer(data.tokenizer, texts, data.vocab_size, data.max_length)
     tokenised = {split: tokenize(dataset, tokenizer) for split, (dataset, _) in labelled.items()}
     reports = {split: _report(tokenised[split], names, labelled[split][1], data.max_length) for split in splits}
-    return TextData(tokenised, names, tokenizer, columns, files, reports, _content_hash(splits))
+    test_hash = _content_hash({"test": splits["test"]}) if "test" in splits else None
+    return TextData(tokenised, names, tokenizer, columns, files, reports, _content_hash(splits), test_hash)
 
 
 def one_batch(data: TextData, size: int) -> TextData:

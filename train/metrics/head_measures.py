@@ -157,6 +157,16 @@ class HeadMeasures(Metric):
             summary |= {f"layer_{int(layer)}/{name}": value for name, value in of_layer.items()}
         return summary
 
+    def values(self) -> dict[str, Tensor]:
+        """All numbers of each measure in each layer *(triples,)*, by `layer_<number>/` and the measure's name."""
+        rows = self._all()
+        return {
+            f"layer_{int(layer)}/{name}": numbers
+            for layer in rows[:, 0].unique().tolist()
+            for name, column in zip(MEASURES, rows[rows[:, 0] == layer, 3:].unbind(1), strict=True)
+            if len(numbers := column[~column.isnan()])
+        }
+
     def groups(self) -> list[Group]:
         """Measures by layer, head and length bucket."""
         rows = self._all()

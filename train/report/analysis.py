@@ -100,7 +100,7 @@ def token_table(tokens: pd.DataFrame, title: str, hide_special: bool) -> Group:
     return Group(shown, *(["The max-entropy weights were not found to their tolerance."] if failed else []))
 
 
-class _File:
+class WholeFile:
     """A file that is written as the analysis goes on, and is there under its name only when it is whole."""
 
     def __init__(self, path: str):
@@ -125,12 +125,8 @@ class _File:
     def finish(self) -> None:
         """Write what comes last."""
 
-    def add(self, text: AnalyzedText, head: AnalyzedHead) -> None:
-        """Write a head; those of one text follow each other."""
-        raise NotImplementedError
 
-
-class JsonFile(_File):
+class JsonFile(WholeFile):
     """`{"texts": [{"row", "tokens", "special", "heads": [...]}]}`, a head with its measures, maps and rows.
 
     A map is a list of rows; what is no number is null. `interval` is there for the chosen row: its `token`, `lower` and
@@ -165,7 +161,7 @@ class JsonFile(_File):
         return start
 
 
-class CsvFile(_File):
+class CsvFile(WholeFile):
     """A line for each text, layer, head, query and key; the interval's ends only in the chosen row."""
 
     def __init__(self, path: str):

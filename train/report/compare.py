@@ -1,60 +1,133 @@
-"""Runs side by side: how well they classify, and how far their attention is identified."""
+"""Runs side by side: how well they classify, how far their attention is identified, and if they do equally well."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+import numpy as np
+import pandas as pd
 
-from ..errors import UserError
-from ..statistics import accuracy_interval
+from ..errors import UserError, near_match
+from ..statistics import difference_interval, equivalence_interval, mcnemar
+from .runs import Group, Run, group_runs, read_runs
 
-NUMBER = "{:.3f}".format
-ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "layer": ("preset", str),
-    "seed": ("seed", str),
-    "test accuracy": ("test/accuracy", NUMBER),
-    "  95 % interval": ("test/accuracy_interval", lambda ends: f"[{ends[0]:.3f}, {ends[1]:.3f}]"),
-    "test macro F1": ("test/macro_f1", NUMBER),
-    "parameters": ("parameters", "{:,}".format),
-    "training, s": ("train_seconds", "{:.0f}".format),
-    "identifiable": ("val/identifiability/identifiable", NUMBER),
-    "nullity": ("val/identifiability/nullity", "{:.2f}".format),
-    "margin": ("val/identifiability/margin", "{:.2g}".format),
-    "key ambiguity": ("val/identifiability/key_ambiguity", "{:.2f}".format),
-    "slack": ("val/identifiability/slack", NUMBER),
-    "Pearson": ("val/effective_attention/pearson", NUMBER),
-    "  sums kept": ("val/effective_attention/pearson_preserve_sum", NUMBER),
-    "residual": ("val/effective_attention/residual", NUMBER),
-}
-CAPTION = "identifiable to residual: means over (text, head) pairs of validation, the margin's median"
+MARGIN = 0.02
 
 
-def compare(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """The summaries of finished runs, with `run`, the folder's name, and `test/accuracy_interval`, Wilson's at 95 %.
+@dataclass(frozen=True)
+class PairedTest:
+    """How a group's accuracy on the test texts differs from the baseline's; `train.statistics` says how seeds count.
+
+    Attributes:
+        name: The group.
+        difference: Its mean accuracy less the baseline's.
+        interval: The difference's 95 % interval, by a paired bootstrap.
+        mcnemar: McNemar's p-value for the models as they are.
+        equivalence_interval: The difference's 90 % interval for the test of equivalence at level .05.
+        equivalent: Whether it lies within the margin.
+    """
+
+    name: str
+    difference: float
+    interval: list[float]
+    mcnemar: float
+    equivalence_interval: list[float]
+    equivalent: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups of runs that differ only by seed.
+
+    Attributes:
+        groups: The groups, in the order of their first runs.
+        baseline: Name of the group that the others are tested against.
+        margin: The largest difference in accuracy that counts as equally performant.
+        tests: A test for each other group; none where a run has no test split.
+    """
+
+    groups: list[Group]
+    baseline: str
+    margin: float
+    tests: list[PairedTest]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A line per group: `name`, `preset`, `runs`, `seeds`, and each figure's mean and, as `..._std`, deviation."""
+        return pd.DataFrame([_line(group) for group in self.groups])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain types."""
+        groups = [_line(group) | {"runs": [_facts(run) for run in group.runs]} for group in self.groups]
+        tests = [asdict(test) for test in self.tests]
+        return {"baseline": self.baseline, "margin": self.margin, "groups": groups, "tests": tests}
+
+
+def compare(runs: Sequence[str | Path], *, baseline: str | None = None, margin: float = MARGIN) -> Comparison:
+    """Compare finished runs of one test set.
+
+    Args:
+        runs: Folders of runs and of sweeps.
+        baseline: Name of the group that the others are tested against. None: the only one with the preset `standard`,
+            or else the first.
+        margin: The largest difference in accuracy that counts as equally performant, as a share of the texts.
 
     Raises:
-        UserError: If a folder is not that of a finished run.
+        UserError: If a folder is not that of a finished run or of a sweep, two runs have not the same test texts, there
+            is no such baseline, or the margin is none.
     """
-    return [_read(Path(run)) for run in runs]
+    if not 0 < margin < 1:
+        raise UserError(f"The margin is {margin}: give a share of the texts, as 0.02 for two points.")
+    found = read_runs(runs)
+    _check_same_test(found)
+    groups = group_runs(found)
+    reference = _baseline(groups, baseline)
+    tests = [test for group in groups if group is not reference if (test := _test(reference, group, margin))]
+    return Comparison(groups, reference.name, margin, tests)
 
 
-def comparison_table(summaries: list[dict[str, Any]]) -> Table:
-    """One column per run."""
-    table = Table("run", caption=CAPTION, caption_justify="left")
-    for summary in summaries:
-        table.add_column(summary["run"], justify="right", overflow="fold")
-    for name, (key, shown) in ROWS.items():
-        table.add_row(name, *(shown(summary[key]) if key in summary else "-" for summary in summaries))
-    return table
+def _check_same_test(runs: Sequence[Run]) -> None:
+    tested = [run for run in runs if run.predictions is not None]
+    for run in tested[1:]:
+        if not _same_test(tested[0], run):
+            raise UserError(
+                f"{tested[0].folder} and {run.folder} were tested on different texts: compare runs of one test set."
+            )
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
-    if not path.is_file():
-        raise UserError(f"{folder} is not the folder of a finished run: it has no summary.json.")
-    summary = json.loads(path.read_text(encoding="utf-8")) | {"run": folder.name}
-    if "test/accuracy" in summary:
-        summary["test/accuracy_interval"] = accuracy_interval(summary["test/right"], summary["test/rows"])
-    return summary
+def _same_test(first: Run, second: Run) -> bool:
+    columns: Any = ["row", "label"]
+    same_content = first.summary.get("test/data_hash") == second.summary.get("test/data_hash")
+    return same_content and first.predictions[columns].equals(second.predictions[columns])  # pyright: ignore
+
+
+def _baseline(groups: Sequence[Group], name: str | None) -> Group:
+    names = [group.name for group in groups]
+    if name is not None and name not in names:
+        raise UserError(
+            f"There is no {name!r} to compare with; choose among {', '.join(names)}.{near_match(name, names)}"
+        )
+    chosen = [group for group in groups if group.name == name or (name is None and group.preset == "standard")]
+    return chosen[0] if len(chosen) == 1 else groups[0]
+
+
+def _test(baseline: Group, group: Group, margin: float) -> PairedTest | None:
+    first, second = baseline.right, group.right
+    if first is None or second is None:
+        return None
+    lower, upper = ends = equivalence_interval(first, second)
+    difference, interval = float(second.mean() - first.mean()), difference_interval(first, second)
+    equivalent = -margin < lower and upper < margin
+    return PairedTest(group.name, difference, interval, mcnemar(first, second), ends, equivalent)
+
+
+def _line(group: Group) -> dict[str, Any]:
+    figures = group.figures
+    deviations = {f"{name}_std": value for name, value in figures["std"].items() if not np.isnan(value)}
+    facts = {"name": group.name, "preset": group.preset, "runs": len(group.runs), "seeds": group.seeds}
+    return facts | figures["mean"].to_dict() | deviations
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return {"folder": str(run.folder), "seed": run.summary["seed"], **run.figures}

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ...models.adapters import attention_modules, heads
 from ..data.prepare import TextData
+from ..sweep_folder import Sweep
 
 
 def describe_data(data: TextData) -> Group:
@@ -56,6 +57,20 @@ def describe_scores(scores: dict[str, Any]) -> Group:
         if name.startswith(("identifiability/", "effective_attention/")):
             measures.add_row(name, f"{value:.4g}")
     return Group(*lines, classes, measures)
+
+
+def describe_sweep(sweep: Sweep) -> Table:
+    """What became of each point: what it differs in, and its run's folder or that it failed."""
+    points = {
+        number: dict(text.partition("=")[::2] for text in point["overrides"]) for number, point in sweep.points.items()
+    }
+    keys = [key for point in points.values() for key in point]
+    varying = [key for key in dict.fromkeys(keys) if len({point.get(key) for point in points.values()}) > 1]
+    table = Table("point", *map(escape, varying), "run")
+    for number, point in points.items():
+        run = escape(sweep.points[number].get("run", "failed"))
+        table.add_row(str(number), *(escape(point.get(key, "")) for key in varying), run)
+    return table
 
 
 def show_predictions(table: pd.DataFrame, texts: Sequence[str] | None) -> None:

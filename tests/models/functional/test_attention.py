@@ -111,6 +111,31 @@ def test_a_text_without_tokens_gives_zeros_and_finite_gradients(path, with_bias)
         assert (gradient[1] == 0).all()
 
 
+@pytest.mark.parametrize("path", [lambda *args: attend(*args)[0], attend_fused], ids=["explicit", "fused"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_padding_and_bias_leave_no_key_are_zero_and_have_finite_gradients(path, dtype, mask):
+    # Causal, and nothing for query 3. In a text whose first token is padding, query 0 has no key either.
+    bias = torch.zeros(5, 5, dtype=dtype).masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
+    bias[3] = -torch.inf
+    bias.requires_grad_()
+    mask = None if mask is None else mask.flip(1)
+    tensors = [tensor.requires_grad_() for tensor in draw_heads(dtype)]
+    heads = path(*tensors, mask, bias)
+    empty = torch.tensor([[False, False, False, True, False]] * 2)
+    if mask is not None:
+        empty[0, 0] = True
+    assert torch.equal((heads == 0).all(-1), empty[:, None].expand(2, 3, 5))
+    for gradient in torch.autograd.grad(heads.square().sum(), (*tensors, bias)):
+        assert gradient.isfinite().all()
+
+
+def test_a_bias_of_minus_infinity_equals_leaving_the_key_out(dtype, keep):
+    tensors = draw_heads(dtype)
+    bias = torch.zeros(2, 1, 1, 5, dtype=dtype).masked_fill(~keep[:, None, None], -torch.inf)
+    assert torch.equal(attention_weights(*tensors[:2], None, bias), attention_weights(*tensors[:2], keep))
+    assert_close(attend_fused(*tensors, None, bias), attend_fused(*tensors, keep), ROUNDING[dtype])
+
+
 def test_weights_are_returned_before_dropout_and_outputs_use_them_after():
     query, key, value = draw_heads(torch.float64)
     heads, weights = attend(query, key, value, dropout=0.5)

@@ -16,7 +16,7 @@ def test_a_picture_grows_with_the_text(tmp_path, n):
     draw_attention(str(tmp_path / "map.png"), [f"word{i}" for i in range(n)], _maps(n), "title")
     width, height = Image.open(tmp_path / "map.png").size
     side = max(PANEL[0], 0.17 * n)
-    assert width == pytest.approx(DPI * (3 * (side + 1.4) + 0.8), abs=1)
+    assert width == pytest.approx(DPI * (3 * (side + 0.3) + 2), abs=1)
     assert height == pytest.approx(DPI * (side + 2), abs=1)
 
 
