@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .errors import Interrupted, MonitorWarning
     from .predicting import evaluate, predict
     from .report.compare import compare
-    from .reporting import report
+    from .reporting import make_report
     from .tokens import identify_tokens
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "describe",
     "evaluate",
     "identify_tokens",
+    "make_report",
     "predict",
-    "report",
     "sweep",
     "train",
 ]
@@ -41,7 +41,7 @@ _HOMES = {
     "Interrupted": ".errors",
     "MonitorWarning": ".errors",
     "compare": ".report.compare",
-    "report": ".reporting",
+    "make_report": ".reporting",
     "identify_tokens": ".tokens",
 }
 

@@ -293,7 +293,8 @@ def compare(
 @app.command()
 def report(
     models: Annotated[
-        list[str], typer.Argument(help="A run folder, a model folder or a hub name, or several folders; then texts.")
+        list[str],
+        typer.Argument(help="A folder of a run, sweep or model, or a hub name, or several folders; then texts."),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="HTML file to write.")],
     data: Data = None,
@@ -324,7 +325,7 @@ def report(
     """
 
     def work() -> None:
-        from .reporting import report as run
+        from .reporting import make_report as run
 
         if not os.path.isdir(os.path.dirname(output) or "."):
             raise UserError(f"{output} cannot be written: there is no folder {os.path.dirname(output)!r}.")
@@ -353,7 +354,7 @@ def _places(intervals: tuple[str, str, str] | None) -> list[tuple[int, ...]]:
 
 
 def _is_model(argument: str) -> bool:
-    return any(os.path.isfile(os.path.join(argument, name)) for name in ("summary.json", "config.json"))
+    return any(os.path.isfile(os.path.join(argument, name)) for name in ("summary.json", "config.json", "sweep.json"))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,6 +19,7 @@ from .errors import UserError
 from .predicting import Loaded, load_model, probabilities, read_rows
 from .report.analysis import AnalyzedHead
 from .report.html import LIMIT, STEP, Report, pack, page
+from .report.runs import run_folders
 from .statistics import accuracy_interval
 
 ROWS = 20  # of a file that are explored unless more are asked for
@@ -31,7 +32,7 @@ FOOTER = (
 
 @calm_libraries()
 @torch.no_grad()
-def report(
+def make_report(
     models: str | Sequence[str],
     texts: Sequence[str] = (),
     *,
@@ -46,7 +47,7 @@ def report(
     """A page about runs: configs, scores, curves and measures, and an explorer of their attention over texts.
 
     Args:
-        models: A run folder, model folder or hub name, or several.
+        models: A run folder, sweep folder, model folder or hub name, or several.
         texts: Texts to explore; with k text columns, every k of them are one row.
         data: A file, instead of texts.
         text: Its text columns, if not those that a model was trained on.
@@ -60,7 +61,8 @@ def report(
         UserError: If a model or the file cannot be read, there is nothing to show or no such layer, head or token, or
             the page would be larger than `LIMIT`.
     """
-    names = [models] if isinstance(models, str) else list(models)
+    given = [models] if isinstance(models, str) else models
+    names = [str(folder) for name in given for folder in run_folders(Path(name))]
     wanted = {place[:2]: [token for *other, token in intervals if tuple(other) == place[:2]] for place in intervals}
     explorable = bool(texts) or data is not None
     if wanted and not explorable:

@@ -2,11 +2,9 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
-from identiformer.train import report
+from identiformer.train import make_report
 from identiformer.train.cli import main
 from identiformer.train.errors import UserError
 
@@ -23,7 +21,7 @@ def model(finished):
 
 
 def test_a_run_alone_shows_its_config_scores_curves_and_measures(finished):
-    (about,) = _content(report(str(finished.folder)))["models"]
+    (about,) = _content(make_report(str(finished.folder)))["models"]
     facts = dict(about["facts"])
     assert facts["layer"] == "identifiable"
     assert facts["classes"] == "bad, good"
@@ -36,7 +34,7 @@ def test_a_run_alone_shows_its_config_scores_curves_and_measures(finished):
 
 
 def test_a_curve_has_a_point_per_epoch_and_not_the_best_checkpoints_validation(finished):
-    (about,) = _content(report(str(finished.folder)))["models"]
+    (about,) = _content(make_report(str(finished.folder)))["models"]
     assert len(about["curves"]["val/accuracy"]) == 2  # epochs
     assert not any(name.startswith("test/") for name in about["curves"])
 
@@ -46,26 +44,36 @@ def test_numbers_that_are_not_finite_are_left_out(finished, tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps(summary | {"test/loss": math.inf, "test/macro_f1": math.nan}))
     (folder / "metrics.csv").write_text("step,train/loss\n1,2.5\n2,inf\n3,\n4,nan\n5,0.5\n")
-    (about,) = _content(report(str(folder)))["models"]
+    (about,) = _content(make_report(str(folder)))["models"]
     assert about["curves"] == {"train/loss": [[1, 2.5], [5, 0.5]]}
     assert about["scores"]["loss"].keys() == {"val"}
 
 
 def test_rows_of_a_file_are_explored_from_the_first(model, reviews):
-    (about,) = _content(report(model, data=str(reviews), rows=3))["models"]
+    (about,) = _content(make_report(model, data=str(reviews), rows=3))["models"]
     assert [text["row"] for text in about["texts"]] == [1, 2, 3]
     assert len(about["texts"][0]["heads"]) == 3
     assert sum(probability for _, probability in about["texts"][0]["prediction"]) == pytest.approx(1)
 
 
 def test_several_models_stand_beside_each_other(finished, model):
-    models = _content(report([str(finished.folder), model], ["a fine film"]))["models"]
+    models = _content(make_report([str(finished.folder), model], ["a fine film"]))["models"]
     assert [about["name"] for about in models] == [finished.folder.name, "model"]
     assert len({head["block"] for about in models for head in about["texts"][0]["heads"]}) == 6
 
 
+def test_a_sweep_stands_for_its_finished_runs(finished, tmp_path):
+    for name in ("first", "second"):
+        shutil.copytree(finished.folder, tmp_path / name)
+    (tmp_path / "points").mkdir()
+    for number, point in enumerate(({"run": "first"}, {"error": "Failed."}, {"run": "second"})):
+        (tmp_path / "points" / f"{number:04}.json").write_text(json.dumps(point))
+    (tmp_path / "sweep.json").write_text("{}")
+    assert [about["name"] for about in _content(make_report(str(tmp_path)))["models"]] == ["first", "second"]
+
+
 def test_intervals_are_there_for_the_rows_asked_for_where_a_text_has_them(model):
-    (about,) = _content(report(model, [LONG, "Dull."], intervals=[(0, 1, 4), (0, 1, 0), (0, 2, 5)]))["models"]
+    (about,) = _content(make_report(model, [LONG, "Dull."], intervals=[(0, 1, 4), (0, 1, 0), (0, 2, 5)]))["models"]
     found = [{head["head"]: sorted(head["intervals"]) for head in text["heads"]} for text in about["texts"]]
     assert found == [{0: [], 1: ["0", "4"], 2: ["5"]}, {0: [], 1: ["0"], 2: []}]
 
@@ -84,10 +92,10 @@ def test_the_command_takes_folders_then_texts(finished, model, tmp_path, capsys)
 def test_a_page_that_would_be_too_large_is_refused_in_a_sentence(model, reviews, monkeypatch):
     monkeypatch.setattr("identiformer.train.reporting.LIMIT", 5000)
     with pytest.raises(UserError, match=r"larger than .* fewer or shorter texts, --rows chooses how many of a file"):
-        report(model, data=str(reviews))
+        make_report(model, data=str(reviews))
     monkeypatch.setattr("identiformer.train.reporting.LIMIT", 100)
     with pytest.raises(UserError, match="give a shorter text"):
-        report(model, [LONG])
+        make_report(model, [LONG])
 
 
 @pytest.mark.parametrize(
@@ -110,22 +118,3 @@ def test_a_users_mistake_is_one_sentence_and_code_2(model, options, sentence, ca
     assert sentence in said.err
     assert said.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-ALONE = """
-import sys, types
-stand_in = sys.modules["identiformer.train.reporting"] = types.ModuleType("reporting")  # torch need not be imported
-stand_in.report = lambda name: print(name * 3)
-"""
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "from identiformer.train import report; report('x')",
-        "import identiformer.train.report.html; from identiformer.train import report; report('x')",
-        "import identiformer.train; identiformer.train.report('x')",
-    ],
-)
-def test_report_can_be_called_whatever_was_imported_before(call):
-    assert subprocess.run([sys.executable, "-c", ALONE + call], capture_output=True, text=True).stdout == "xxx\n"

@@ -94,7 +94,7 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     Raises:
         UserError: If a folder is neither, or a sweep has no finished run.
     """
-    folders = [folder for path in paths for folder in _run_folders(Path(path))]
+    folders = [folder for path in paths for folder in run_folders(Path(path))]
     return [_read(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
 
 
@@ -112,7 +112,12 @@ def _one_a_seed(runs: list[Run]) -> list[Run]:
     return [newest[seed] for seed in sorted(newest)]
 
 
-def _run_folders(folder: Path) -> list[Path]:
+def run_folders(folder: Path) -> list[Path]:
+    """The finished runs of a sweep; of anything else itself.
+
+    Raises:
+        UserError: If a sweep has no finished run.
+    """
     if not is_sweep(folder):
         return [folder]
     if found := read_sweep(folder).runs:

@@ -5,18 +5,12 @@ import shutil
 import time
 
 import pytest
-from identiformer.train import analyze, report
+from identiformer.train import analyze, make_report
 from identiformer.train.report.html import STEP
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-By = pytest.importorskip("selenium.webdriver.common.by").By
-support = pytest.importorskip("selenium.webdriver.support.ui")
-ActionChains, Keys, Select, WebDriverWait = (
-    webdriver.ActionChains,
-    webdriver.Keys,
-    support.Select,
-    support.WebDriverWait,
-)
+from selenium import webdriver
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver")
@@ -79,7 +73,7 @@ def model(tmp_path_factory):
 def explored(model, tmp_path_factory):
     """The page of the texts, with the exact intervals of a row, and their analysis."""
     folder = tmp_path_factory.mktemp("report")
-    report(model, TEXTS, intervals=[(1, 0, 3)]).save(folder / "report.html")
+    make_report(model, TEXTS, intervals=[(1, 0, 3)]).save(folder / "report.html")
     analyze(model, TEXTS, json=str(folder / "all.json"))
     analyze(model, TEXTS, row=2, layer=1, head=0, token=3, json=str(folder / "row.json"))
     found = [json.loads((folder / name).read_text(encoding="utf-8"))["texts"] for name in ("all.json", "row.json")]
@@ -194,7 +188,7 @@ def test_what_people_typed_is_shown_as_text(browser, explored, model):
 
 def test_a_text_of_512_tokens_can_be_explored(browser, tmp_path):
     model = _save_model(tmp_path / "model", num_layers=1, num_heads=1)
-    report(model, [" ".join(WORDS[k % 9] for k in range(600))]).save(tmp_path / "long.html")
+    make_report(model, [" ".join(WORDS[k % 9] for k in range(600))]).save(tmp_path / "long.html")
     _open(browser, tmp_path / "long.html", "#token=511")
     _wait(browser, 0, 0, 0, 511)
     assert len(_bars(browser)) == 512
@@ -266,7 +260,7 @@ def test_colours_follow_the_system_and_the_switch(browser, explored):
 
 
 def test_every_view_fits_a_narrow_screen(browser, finished, tmp_path):
-    report(str(finished.folder), ["A fine film."]).save(tmp_path / "run.html")
+    make_report(str(finished.folder), ["A fine film."]).save(tmp_path / "run.html")
     size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     for view in ("attention", "overview", "curves", "measures"):
@@ -279,7 +273,7 @@ def test_every_view_fits_a_narrow_screen(browser, finished, tmp_path):
 
 
 def test_curves_and_measures_are_those_of_the_run(browser, finished, tmp_path):
-    report(str(finished.folder)).save(tmp_path / "run.html")
+    make_report(str(finished.folder)).save(tmp_path / "run.html")
     _open(browser, tmp_path / "run.html", "#view=curves")
     titles = [caption.text for caption in browser.find_elements(By.CSS_SELECTOR, "#curves figcaption")]
     assert titles[1].startswith("accuracy")
@@ -292,7 +286,7 @@ def test_curves_and_measures_are_those_of_the_run(browser, finished, tmp_path):
 
 
 def test_a_notebooks_frame_shows_the_same_page(browser, explored, model, tmp_path):
-    page = report(model, TEXTS[:1])
+    page = make_report(model, TEXTS[:1])
     (tmp_path / "notebook.html").write_text(f"<!DOCTYPE html><p>cell</p>{page._repr_html_()}", encoding="utf-8")
     browser.get((tmp_path / "notebook.html").as_uri())
     browser.switch_to.frame(0)
