@@ -6,7 +6,9 @@ from pathlib import Path
 from .calm import calm_libraries
 from .composing import compose_config, override
 from .data.prepare import ENDINGS, TextData, prepare
+from .errors import UserError
 from .loop import RunResult, run
+from .resuming import stopped_run
 from .sweep_folder import Sweep
 from .sweeping import run_sweep
 
@@ -22,6 +24,7 @@ def train(
     encoding: str | None = None,
     separator: str | None = None,
     command: str = "identiformer.train.train(...)",
+    resume: str | None = None,
 ) -> RunResult:
     """Train a classifier, as `identiformer train` does.
 
@@ -35,13 +38,26 @@ def train(
         encoding: Encoding of the files, if not UTF-8.
         separator: Character between the columns, if not by the file's ending.
         command: What the run's card says it was made by.
+        resume: The folder of a run that was stopped, and now goes on as if it never was. It keeps its config, so that
+            only `quiet=true` may be given beside: the schedule of learning rates is laid out for its epochs.
 
     Raises:
         UserError: If a file, a label or an option does not allow training; one sentence says which.
+        TrainingError: If training diverges, or the disk is full; what is saved until then stays.
     """
     columns = {"data": data, "validation": validation, "test": test, "label": label}
     own = _own(text=text, encoding=encoding, separator=separator, **columns)
+    if resume is not None:
+        return _resume(resume, [*overrides, *own])
     return run(compose_config([*overrides, *own, override("command", command)]))
+
+
+def _resume(folder: str, given: Sequence[str]) -> RunResult:
+    if others := [text for text in given if not text.startswith("quiet=")]:
+        raise UserError(f"{others[0]}: a run goes on with its own config, so give nothing else with --resume {folder}.")
+    stopped = stopped_run(Path(folder))
+    stopped.cfg.quiet = "quiet=true" in given
+    return run(stopped.cfg, stopped)
 
 
 def sweep(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..models import HeadRecord, record_heads
+from .disk import full_disk, naming
 from .errors import MonitorWarning
 from .metrics.head_measures import ROWS, HeadMeasures, measure_heads
 from .metrics.own_shares import OwnShares
@@ -182,7 +183,8 @@ class IdentifiabilityMonitor(L.Callback):
         if folder is None:
             return
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with (Path(folder) / "identifiability.jsonl").open("a", encoding="utf-8") as file:
+        path = Path(folder) / "identifiability.jsonl"
+        with naming(path), path.open("a", encoding="utf-8") as file:
             for group in self.measures.groups():
                 line = {"epoch": trainer.current_epoch, "step": trainer.global_step, **group._asdict()}
                 file.write(json.dumps(line | line.pop("measures")) + "\n")
@@ -192,6 +194,8 @@ class IdentifiabilityMonitor(L.Callback):
         try:
             yield
         except Exception as error:
+            if full_disk(error):
+                raise
             self._warn(f"identifiability was not measured: {type(error).__name__}: {error}")
 
     def _warn(self, message: str) -> None:

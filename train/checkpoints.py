@@ -1,11 +1,12 @@
 """Checkpoints that are whole or not there."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from .disk import whole_file
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
@@ -15,15 +16,8 @@ class WholeCheckpointIO(TorchCheckpointIO):
         """Write the whole checkpoint to disk before it takes the place of `path`."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.part")
-        try:
-            with part.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole_file(target) as part, part.open("wb") as file:  # by path torch would hide why it cannot write
+            torch.save(checkpoint, file)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Read plain types and tensors; nothing is ever unpickled."""

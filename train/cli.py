@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import Interrupted, UserError, near_match
+from .errors import Interrupted, TrainingError, UserError, near_match
 
 app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
@@ -45,6 +45,9 @@ def train(
     encoding: Encoding = None,
     separator: Separator = None,
     multirun: Annotated[bool, typer.Option("--multirun", "-m", help="A run for each combination of values.")] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that was stopped, in its folder.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a classifier, measuring identifiability in every validation.
@@ -62,6 +65,10 @@ def train(
     With `--multirun` an option may have several values; a sweep that was stopped goes on by the same command:
 
     - `identiformer train --multirun layer=standard,identifiable seed=0,1,2 name=layers`
+
+    A run that was stopped, by Ctrl-C, a crash or a full disk, goes on as if it never was:
+
+    - `identiformer train --resume runs/default/standard-...`
     """
     overrides = _overrides(context) + (["quiet=true"] if quiet else [])
     files: dict[str, Any] = {"data": data, "validation": validation, "test": test, "text": text or (), "label": label}
@@ -72,9 +79,10 @@ def train(
         from .api import train as run
 
         if multirun:
+            _refuse({"--resume": resume}, "leave it out with --multirun; a sweep goes on by the command that began it")
             _show_sweep(sweep(overrides, **files), quiet)
         else:
-            run(overrides, **files, command=context.obj)
+            run(overrides, **files, command=context.obj, resume=resume)
 
     _answer(work)
 
@@ -451,7 +459,7 @@ def _check_output(output: str | None) -> None:
 
 
 def _answer(work: Callable[[], Any]) -> None:
-    """Do the work; a user's mistake ends in its sentence and code 2, an interruption in 130, a fault of ours in 1."""
+    """Do the work; a user's mistake ends in its sentence and code 2, an interruption in 130, any other fault in 1."""
     try:
         work()
     except typer.Exit:
@@ -461,6 +469,9 @@ def _answer(work: Callable[[], Any]) -> None:
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Interrupted.", file=sys.stderr)
         raise typer.Exit(130) from None
+    except TrainingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except Exception:
         traceback.print_exc()
         raise typer.Exit(1) from None

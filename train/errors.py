@@ -10,6 +10,10 @@ class UserError(Exception):
     """A user's mistake: its message is one sentence that says what, where, and what to do. Exit code 2."""
 
 
+class TrainingError(Exception):
+    """Training cannot go on: its message is one sentence that says why, and what to do. Exit code 1."""
+
+
 class MonitorWarning(UserWarning):
     """The monitor could not measure something. Training goes on."""
 

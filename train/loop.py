@@ -1,7 +1,6 @@
 """A run from its config to its folder."""
 
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +26,11 @@ from .classifier import TextClassifier
 from .data.batches import PositionedLoader, batches_of
 from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
+from .disk import whole_file
 from .errors import UserError
 from .pretrained import FineTuning, load_pretrained
 from .report.console import describe_data, describe_layers
+from .resuming import RunKeeper, StoppedRun, check_facts, claiming, facts_of, rewind, telling
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
 
 
@@ -47,42 +48,66 @@ class RunResult(NamedTuple):
     summary: dict[str, Any]
 
 
-def run(cfg: DictConfig) -> RunResult:
+def run(cfg: DictConfig, stopped: StoppedRun | None = None) -> RunResult:
     """Train, validate and test what a config describes; write the run folder.
 
+    Args:
+        cfg: From `compose_config`, or a stopped run's.
+        stopped: The run to go on with.
+
     Raises:
-        UserError: If the data or the sizes do not allow training.
+        UserError: If the data or the sizes do not allow training, or are not a stopped run's.
+        TrainingError: If it diverges, or the disk is full.
         KeyboardInterrupt: When it is interrupted.
     """
     if "layer" in cfg:
         raise UserError("The config has a `layer` at its top: a file in conf/layer must begin with `# @package model`.")
     L.seed_everything(cfg.seed, workers=True, verbose=False)
-    with calm_libraries(cfg.quiet), interruptible():
+    with calm_libraries(cfg.quiet):
         data = prepare(cfg.data)
         data = one_batch(data, cfg.data.batch_size) if cfg.one_batch else data
         model, tuning = build_model(cfg, data)
-        folder = new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
+        folder = stopped.folder if stopped else new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
+        with telling(folder), claiming(folder), interruptible():
+            return train_in(folder, cfg, data, model, tuning, stopped)
+
+
+def train_in(
+    folder: Path,
+    cfg: DictConfig,
+    data: TextData,
+    model: PreTrainedModel,
+    tuning: FineTuning | None,
+    stopped: StoppedRun | None,
+) -> RunResult:
+    """Train a model, or go on training it; write all that a run folder holds."""
+    facts = facts_of(cfg, data)
+    if stopped:
+        check_facts(stopped, facts)
+        rewind(stopped)
+    else:
         save_inputs(folder, cfg, data)
-        announce(cfg, data, model, tuning, folder)
-        weight = class_weight(cfg.class_weight, data)
-        module = TextClassifier(
-            model,
-            optimizer=build(cfg.optimizer),
-            scheduler=build(cfg.scheduler),
-            class_weight=weight,
-            groups=tuning.groups(cfg.optimizer.lr) if tuning else None,
-        )
-        recorder = PredictionRecorder()
-        trainer = build_trainer(cfg, folder, recorder)
-        started = time.perf_counter()
-        trainer.fit(module, loader(data, "train", cfg), loader(data, "validation", cfg))
-        seconds = time.perf_counter() - started
-        scores = score_best(trainer, module, data, cfg)
-        summary = summarise(cfg, data, model, scores) | {"train_seconds": seconds}
-        save_model(folder / "model", cfg, data, model, summary)
-        if "test" in data.splits:
-            prediction_table(recorder, data).to_parquet(folder / "predictions.parquet", index=False)
-        write_json(folder / "summary.json", summary)
+    announce(cfg, data, model, tuning, stopped or f"Run folder: {folder}")
+    module = TextClassifier(
+        model,
+        optimizer=build(cfg.optimizer),
+        scheduler=build(cfg.scheduler),
+        class_weight=class_weight(cfg.class_weight, data),
+        groups=tuning.groups(cfg.optimizer.lr) if tuning else None,
+    )
+    recorder, keeper = PredictionRecorder(), RunKeeper(folder, facts, stopped)
+    trainer = build_trainer(cfg, folder, [keeper, recorder])
+    with keeper.listening():
+        goes_on: Any = {"ckpt_path": stopped and stopped.checkpoint, "weights_only": True}
+        trainer.fit(module, loader(data, "train", cfg), loader(data, "validation", cfg), **goes_on)
+    seconds = keeper.seconds
+    scores = score_best(trainer, module, data, cfg)
+    summary = summarise(cfg, data, model, scores) | {"train_seconds": seconds}
+    save_model(folder / "model", cfg, data, model, summary)
+    if "test" in data.splits:
+        with whole_file(folder / "predictions.parquet") as part:
+            prediction_table(recorder, data).to_parquet(part, index=False)
+    write_json(folder / "summary.json", summary)
     return RunResult(folder, model, summary)
 
 
@@ -155,14 +180,16 @@ def class_weight(kind: str | None, data: TextData) -> Tensor | None:
     return counts.sum() / (len(counts) * counts)
 
 
-def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: FineTuning | None, folder: Path) -> None:
+def announce(
+    cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: FineTuning | None, place: StoppedRun | str
+) -> None:
     """Say what is trained on what, and where it goes."""
     console = Console(quiet=cfg.quiet)
     console.print(describe_data(data))
     if tuning:
         console.print(escape(str(tuning)))
     console.print(describe_layers(cfg.preset, model, data.reports["validation"].lengths))
-    console.print(f"Run folder: {folder}", soft_wrap=True)
+    console.print(str(place), soft_wrap=True)
 
 
 def loader(data: TextData, split: str, cfg: DictConfig) -> PositionedLoader:
@@ -172,7 +199,7 @@ def loader(data: TextData, split: str, cfg: DictConfig) -> PositionedLoader:
     return batches_of(data.splits[split], data.tokenizer, size, shuffle=shuffle, seed=cfg.seed, workers=workers)
 
 
-def build_trainer(cfg: DictConfig, folder: Path, recorder: PredictionRecorder) -> L.Trainer:
+def build_trainer(cfg: DictConfig, folder: Path, own: list[L.Callback]) -> L.Trainer:
     """The trainer with its callbacks and loggers, all writing into `folder`."""
     callbacks = [build(callback) for callback in cfg.callbacks.values() if callback]
     for callback in callbacks:
@@ -180,7 +207,7 @@ def build_trainer(cfg: DictConfig, folder: Path, recorder: PredictionRecorder) -
             callback.dirpath = str(folder / "checkpoints")
     return build(
         cfg.trainer,
-        callbacks=[*callbacks, recorder],
+        callbacks=[*own, *callbacks],
         logger=[build(logger, save_dir=str(folder)) for logger in cfg.logger.values() if logger],
         plugins=[WholeCheckpointIO()],
         default_root_dir=str(folder),

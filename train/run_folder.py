@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from .callbacks import PredictionRecorder
 from .data.prepare import TextData
+from .disk import whole_file
 from .predicting import class_table
 from .report.card import write_card
 
@@ -33,10 +34,12 @@ def new_folder(parent: Path, name: str) -> Path:
 
 
 def save_inputs(folder: Path, cfg: DictConfig, data: TextData) -> None:
-    """Write what the run is made of: the config, and which row of its file is in which split."""
-    OmegaConf.save(cfg, folder / "config.yaml")
+    """Write what the run is made of: which row of its file is in which split, and, last, the config."""
     parts = [pd.DataFrame({"split": split, "row": rows["row"][:]}) for split, rows in data.splits.items()]
-    pd.concat(parts).to_parquet(folder / "split.parquet", index=False)
+    with whole_file(folder / "split.parquet") as part:
+        pd.concat(parts).to_parquet(part, index=False)
+    with whole_file(folder / "config.yaml") as part:
+        OmegaConf.save(cfg, part)
 
 
 def save_model(folder: Path, cfg: DictConfig, data: TextData, model: PreTrainedModel, summary: dict[str, Any]) -> None:
@@ -81,6 +84,5 @@ def summarise(cfg: DictConfig, data: TextData, model: PreTrainedModel, scores: d
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write one JSON object, for people to read; it is whole or not there."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    with whole_file(path) as part:
+        part.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

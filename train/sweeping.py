@@ -1,6 +1,5 @@
 """Sweeps: a run for each point of a grid. Hydra lays the grid out and launches it; a sweep that was stopped goes on."""
 
-import fcntl
 import hashlib
 import json
 import shlex
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,8 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from .composing import compose_config, hydra_here, override
-from .errors import UserError
+from .disk import lock
+from .errors import TrainingError, UserError
 from .loop import run
+from .resuming import StoppedRun, stopped_run
 from .run_folder import new_folder, write_json
 from .sweep_folder import Sweep, is_sweep, read_sweep
 
@@ -33,8 +34,8 @@ def run_sweep(overrides: Sequence[str], own: Sequence[str]) -> Sweep:
     """Run every point that `overrides` describe, and record what became of it.
 
     The newest sweep of the same name and description that is not finished, and that no live process holds, goes on:
-    points that are done are skipped, those that failed are tried again. Otherwise a new one begins, in
-    `<runs>/<name>/sweep-<time>`.
+    points that are done are skipped, those that failed are tried again, and one that was stopped goes on from its last
+    checkpoint. Otherwise a new one begins, in `<runs>/<name>/sweep-<time>`.
 
     Args:
         overrides: As people type them, with all that Hydra's sweeper understands, as `layer=standard,identifiable`.
@@ -71,8 +72,8 @@ def run_point(_: DictConfig, *, folder: str, own: list[str], name: str) -> None:
         return
     record.parent.mkdir(exist_ok=True)
     try:
-        outcome = {"run": _run([*overrides, *own], name).name}
-    except UserError as error:
+        outcome = {"run": _run([*overrides, *own], name, Path(folder)).name}
+    except (UserError, TrainingError) as error:
         outcome = {"error": str(error)}
     except Exception as error:
         traceback.print_exc()
@@ -80,15 +81,26 @@ def run_point(_: DictConfig, *, folder: str, own: list[str], name: str) -> None:
     write_json(record, {"overrides": overrides, **outcome})
 
 
-def _run(overrides: list[str], name: str) -> Path:
+def _run(overrides: list[str], name: str, folder: Path) -> Path:
     """The folder of a run, while which the command line is the point's: Lightning starts more processes by it."""
     typed, place = sys.argv, override("name", name)
-    sys.argv = [typed[0], "train", *overrides, place]
+    command = shlex.join(["identiformer", "train", *(text for text in overrides if not text.startswith(IMMATERIAL))])
+    stopped = _stopped(folder, command)
+    sys.argv = [typed[0], "train", *(["--resume", str(stopped.folder)] if stopped else [*overrides, place])]
     try:
-        command = shlex.join(["identiformer", "train", *overrides])
+        if stopped:
+            return run(stopped.cfg, stopped).folder
         return run(compose_config([*overrides, place, override("command", command)])).folder
     finally:
         sys.argv = typed
+
+
+def _stopped(folder: Path, command: str) -> StoppedRun | None:
+    """A run of the point of this command that was stopped."""
+    for path in folder.glob("*/config.yaml"):
+        if not (path.parent / "summary.json").exists() and OmegaConf.load(path).command == command:
+            return stopped_run(path.parent)
+    return None
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
@@ -111,13 +123,13 @@ def _description(cfg: DictConfig, overrides: Sequence[str], own: Sequence[str]) 
 def _claim(parent: Path, description: str) -> Iterator[Path]:
     """The folder of the newest unfinished sweep of this description that nobody holds, or of a new one; ours now."""
     for folder in sorted(parent.glob("sweep-*"), reverse=True):
-        if _is_open(folder, description) and (lock := _lock(folder)):
+        if _is_open(folder, description) and (held := lock(folder)):
             if _is_open(folder, description):  # still, now that nobody else can finish it
                 break
-            lock.close()
+            held.close()
     else:
         folder = new_folder(parent, "sweep")
-        lock = _lock(folder)
+        held = lock(folder)
         write_json(folder / "sweep.json", {"description": description, "finished": False})
     try:
         yield folder
@@ -126,8 +138,8 @@ def _claim(parent: Path, description: str) -> Iterator[Path]:
             shutil.rmtree(folder)
         raise
     finally:
-        if lock:
-            lock.close()
+        if held:
+            held.close()
 
 
 def _is_open(folder: Path, description: str) -> bool:
@@ -136,14 +148,3 @@ def _is_open(folder: Path, description: str) -> bool:
 
 def _facts(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-
-
-def _lock(folder: Path) -> IO[str] | None:
-    """A lock that dies with this process, and that its children do not inherit; None where another process has it."""
-    file = (folder / "lock").open("w")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        file.close()
-        return None
-    return file

@@ -68,7 +68,7 @@ def trained(monkeypatch, tmp_path):
 
 def test_a_sweep_that_is_killed_in_its_second_point_goes_on(grid, tmp_path):
     process = _process(grid, tmp_path / "errors")
-    _wait(tmp_path, "default/sweep-*/standard-seed1-*")
+    _wait(tmp_path, "default/sweep-*/standard-seed1-*/config.yaml")
     process.kill()
     process.join()
     (folder,) = (tmp_path / "default").iterdir()
@@ -81,6 +81,7 @@ def test_a_sweep_that_is_killed_in_its_second_point_goes_on(grid, tmp_path):
         (layer, seed) for layer in ("standard", "shared_value") for seed in (0, 1)
     ]
     assert list(folder.glob("standard-seed0-*")) == [first]
+    assert len(list(folder.glob("standard-seed1-*"))) == 1  # what was stopped went on in its folder
     assert (first / "summary.json").stat().st_mtime_ns == finished
     assert list((tmp_path / "default").iterdir()) == [folder]
 

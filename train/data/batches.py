@@ -1,5 +1,6 @@
 """Batches of texts of similar length, in an order that a seed and an epoch determine."""
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,9 @@ class LengthBatchSampler(Sampler[list[int]]):
         self.sampler = self  # where Lightning looks for set_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of another epoch."""
+        """Choose the order of an epoch; of another one all batches."""
+        if epoch != self.epoch:
+            self.start = 0
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -62,6 +65,11 @@ def batches_of(
     return PositionedLoader(rows.remove_columns("length"), sampler, tokenizer, workers)
 
 
+def _ignore_interruptions(worker: int) -> None:
+    """Leave an interruption to the main process, which may want more batches first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class PositionedLoader(DataLoader):
     """A loader that knows how many batches of which epoch it has given, so that training can go on in mid-epoch."""
 
@@ -74,6 +82,7 @@ class PositionedLoader(DataLoader):
             batch_sampler=sampler,
             collate_fn=DataCollatorWithPadding(tokenizer),
             num_workers=workers,
+            worker_init_fn=_ignore_interruptions,
             generator=self.order,
         )
 
