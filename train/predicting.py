@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .. import models  # noqa: F401 (registers our architecture)
+from ..models import IdentiformerForSequenceClassification
 from .callbacks import IdentifiabilityMonitor, PredictionRecorder
 from .calm import calm_libraries
 from .classifier import TextClassifier
@@ -90,7 +90,16 @@ def load_model(name: str, classifier: bool = True) -> Loaded:
 
 def _load(kind: Any, source: str) -> tuple[PreTrainedModel, set[str]]:
     """The model and the names of the parameters that it was not saved with, but those of an encoder's pooler."""
-    model, report = kind.from_pretrained(source, output_loading_info=True, use_safetensors=True)
+    options: Any = {"output_loading_info": True, "use_safetensors": True, "ignore_mismatched_sizes": True}
+    model, report = kind.from_pretrained(source, **options)
+    for name, saved, expected in sorted(report["mismatched_keys"]):
+        raise UserError(
+            f"{source!r}: {name} was saved with sizes {list(saved)}, config.json says {list(expected)}; they are not of one "
+            "model."
+        )
+    if isinstance(model, IdentiformerForSequenceClassification) and report["unexpected_keys"]:
+        stranger = min(report["unexpected_keys"])
+        raise UserError(f"{source!r} was saved with {stranger}, for which config.json has no place.")
     return model, {name for name in report["missing_keys"] if not name.startswith("pooler.")}
 
 

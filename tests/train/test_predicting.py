@@ -125,6 +125,23 @@ def test_another_padding_token_is_refused(copied):
         load_model(str(copied))
 
 
+def test_other_sizes_are_refused(copied):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"d_feedforward": 10}))
+    with pytest.raises(UserError, match=r"was saved with sizes \[96\], config.json says \[10\]"):
+        load_model(str(copied))
+
+
+def test_fewer_layers_than_were_saved_are_refused(copied):
+    weights = load_file(copied / "model.safetensors")
+    second = {
+        name.replace("layers.0", "layers.1"): weight.clone() for name, weight in weights.items() if "layers.0" in name
+    }
+    save_file(weights | second, copied / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"was saved with encoder\.layers\.1.*config.json has no place"):
+        load_model(str(copied))
+
+
 def test_a_model_without_its_classifier_is_refused(copied):
     weights = load_file(copied / "model.safetensors")
     del weights["classifier.weight"]
