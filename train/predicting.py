@@ -94,8 +94,8 @@ def _load(kind: Any, source: str) -> tuple[PreTrainedModel, set[str]]:
     model, report = kind.from_pretrained(source, **options)
     for name, saved, expected in sorted(report["mismatched_keys"]):
         raise UserError(
-            f"{source!r}: {name} was saved with sizes {list(saved)}, config.json says {list(expected)}; they are not of one "
-            "model."
+            f"{source!r}: {name} was saved with sizes {list(saved)}, config.json says {list(expected)}; they are "
+            "not of one model."
         )
     if isinstance(model, IdentiformerForSequenceClassification) and report["unexpected_keys"]:
         stranger = min(report["unexpected_keys"])

@@ -17,7 +17,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
+from yaml import YAMLError
 
 from .data.prepare import TextData
 from .data.tokenizer import vocabulary_hash
@@ -64,13 +66,19 @@ def stopped_run(folder: Path) -> StoppedRun:
         raise UserError(f"{folder} is not the folder of a run: there is no config.yaml in it.")
     if (folder / "summary.json").exists():
         raise UserError(f"{folder} is finished: there is nothing to go on with. For more epochs train anew.")
-    cfg: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), OmegaConf.load(folder / "config.yaml"))
+    try:
+        cfg: Any = OmegaConf.merge(OmegaConf.structured(RunSettings), OmegaConf.load(folder / "config.yaml"))
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise UserError(f"{folder / 'config.yaml'} cannot be read: {str(error).splitlines()[0]}") from None
     checkpoint, saved = _newest(folder / "checkpoints")
     return StoppedRun(folder, cfg, checkpoint, saved)
 
 
 def _newest(folder: Path) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint after the most steps, the last written among equals, and what `RunKeeper` put into it."""
+    """The checkpoint after the most steps, the last written among equals, and what `RunKeeper` put into it.
+
+    One that was saved while gradients waited for another batch does not hold these: nothing can go on from it.
+    """
     found: list[tuple[int, int, Path, dict[str, Any]]] = []
     for path in folder.glob("*.ckpt"):
         try:
@@ -78,7 +86,8 @@ def _newest(folder: Path) -> tuple[Path | None, dict[str, Any]]:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise UserError(f"{path} is not a checkpoint of this program; take it away ({reason})") from None
-        found.append((saved["step"], path.stat().st_mtime_ns, path, saved))
+        if not saved["gathering"]:
+            found.append((saved["step"], path.stat().st_mtime_ns, path, saved))
     return max(found)[2:] if found else (None, {})
 
 
@@ -228,7 +237,8 @@ class RunKeeper(L.Callback):
 
     def on_validation_batch_end(self, trainer: L.Trainer, *args: Any, **options: Any) -> None:
         """Stop here if asked to; a process among others waits for the next batch of training."""
-        if self.interrupted and trainer.state.fn == TrainerFn.FITTING and trainer.world_size == 1:
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        if self.interrupted and fitting and trainer.world_size == 1 and not trainer.fit_loop._should_accumulate():
             trainer.save_checkpoint(self.folder / "checkpoints" / LAST)
             raise KeyboardInterrupt
 
@@ -247,10 +257,14 @@ class RunKeeper(L.Callback):
         self._check_weights(trainer, pl_module)
         for logger in trainer.loggers:
             logger.save()
-        _set_counters(checkpoint["loops"]["fit_loop"])
+        counters = checkpoint["loops"]["fit_loop"]
+        _set_counters(counters)
+        batches = counters["epoch_loop.batch_progress"]
+        waiting = batches["current"]["ready"] % trainer.accumulate_grad_batches
         self._saved_step = trainer.global_step
         checkpoint[KEY] = {
             "step": trainer.global_step,
+            "gathering": bool(waiting) and not batches["is_last_batch"],
             "facts": self.facts,
             "seconds": self.seconds,
             "lines": {name: _count(self.folder / name) for name in LOGS},
@@ -289,8 +303,8 @@ class LastCheckpoint(ModelCheckpoint):
             self._save(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save, unless the epoch ends here."""
-        if not self._should_save_on_train_epoch_end(trainer):
+        """Save, unless the epoch ends here or gradients wait for another batch."""
+        if not self._should_save_on_train_epoch_end(trainer) and not trainer.fit_loop._should_accumulate():
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -136,7 +136,7 @@ def test_it_goes_on_with_workers_from_python_and_where_it_was_moved_to(command, 
 
 
 def test_it_goes_on_between_validations_and_gathered_gradients(command, tmp_path):
-    options = ["+trainer.val_check_interval=0.4", "+trainer.accumulate_grad_batches=2"]
+    options = ["+trainer.val_check_interval=0.5", "+trainer.accumulate_grad_batches=2"]  # the latter within the former
     argv = [*command, EVERY_3_STEPS, *options]
     assert main([*argv, f"runs={tmp_path / 'straight'}"]) == 0
     assert _process([*argv, f"runs={tmp_path}"], _at(TextClassifier, "training_step", 17, _kill)) == -signal.SIGKILL
@@ -274,6 +274,8 @@ def test_what_cannot_go_on_is_refused(stopped, straight, tmp_path, capsys):
     (tmp_path / "sweep.json").write_text("{}")
     assert "is a sweep" in refusal(tmp_path)
     (tmp_path / "sweep.json").unlink()
+    (tmp_path / "config.yaml").write_text("seed: [")
+    assert "config.yaml cannot be read" in refusal(tmp_path)
     config = stopped / "config.yaml"
     config.write_text(config.read_text().replace("max_epochs: 2", "max_epochs: 9"))
     assert "config.yaml changed since its checkpoint of step 20" in refusal(stopped)
