@@ -170,9 +170,9 @@ def test_a_second_interruption_acts_at_once(command, tmp_path):
 
 @pytest.mark.parametrize("function", ["training_step", "test_step"])
 def test_the_count_of_early_stopping_goes_on(function, command, tmp_path):
-    options = ["callbacks=early_stopping", "callbacks.early_stopping.patience=2", "optimizer.lr=0.0"]
-    argv = [*command, *options, "trainer.max_epochs=30", f"runs={tmp_path}"]
-    number = {"training_step": 25, "test_step": 1}[function]  # in the third epoch; after the last
+    options = ["callbacks=early_stopping", "callbacks.early_stopping.patience=2", "trainer.limit_train_batches=3"]
+    argv = [*command, *options, "optimizer.lr=0.0", "trainer.max_epochs=30", f"runs={tmp_path}"]
+    number = {"training_step": 8, "test_step": 1}[function]  # in the third epoch; after the last
     assert _process(argv, _at(TextClassifier, function, number, _kill)) == -signal.SIGKILL
     assert main(["train", "--resume", str(_run(tmp_path)), "--quiet"]) == 0
     lines = (_run(tmp_path) / "identifiability.jsonl").read_text().splitlines()
