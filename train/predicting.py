@@ -271,7 +271,7 @@ def _test(loaded: Loaded, rows: Dataset, texts: int | None, devices: int) -> tup
     )
     module = TextClassifier(loaded.model, optimizer=torch.optim.AdamW)
     with together(trainer):
-        place = {"process": trainer.global_rank, "processes": trainer.world_size}
+        place: dict[str, Any] = {"process": trainer.global_rank, "processes": trainer.world_size}
         scores = trainer.test(module, batches_of(rows, loaded.tokenizer, BATCH_SIZE, **place), verbose=False)[0]
         _, probabilities = recorder.gather()
     return {name.removeprefix("test/"): value for name, value in scores.items()}, probabilities

@@ -56,7 +56,7 @@ def check_same(processes: Strategy, **facts: Any) -> None:
     """
     firsts = first_decides(processes, lambda: facts)
     if different := [name for name, fact in facts.items() if fact != firsts[name]]:
-        process, name = processes.global_rank, different[0]
+        process, name = torch.distributed.get_rank(), different[0]
         raise UserError(
             f"Process {process} has another {name} than the first, {facts[name]} instead of {firsts[name]}: give every "
             "process the same files."
