@@ -4,7 +4,8 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from itertools import product, takewhile
 from typing import Annotated, Any
 
@@ -96,6 +97,7 @@ def evaluate(
     encoding: Encoding = "utf-8",
     separator: Separator = None,
     drop_unknown: Annotated[bool, typer.Option(help="Leave out rows whose label the model does not know.")] = False,
+    devices: Annotated[int, typer.Option("--devices", min=1, help="Devices that share the work.")] = 1,
 ) -> None:
     """Score a trained model on a labelled file, and measure its identifiability there.
 
@@ -112,6 +114,7 @@ def evaluate(
 
         unknown = "drop" if drop_unknown else "error"
         options = {"encoding": encoding or "utf-8", "separator": separator, "unknown_labels": unknown}
+        options |= {"devices": devices}
         Console().print(describe_scores(run(model, data, text=text or (), label=label, **options)))
 
     _answer(work)
@@ -369,10 +372,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command line. 0: done; 1: training failed; 2: a user's mistake; 130: interrupted."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        app(args=argv, prog_name="identiformer", obj=shlex.join(["identiformer", *argv]))
+        with _others_silent():
+            app(args=argv, prog_name="identiformer", obj=shlex.join(["identiformer", *argv]))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+@contextmanager
+def _others_silent() -> Iterator[None]:
+    """Of several processes that do one run together, let only the first print what it finds."""
+    ranks = [int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID")]
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if any(ranks) else sys.stdout):
+        yield
 
 
 def _overrides(context: typer.Context) -> list[str]:

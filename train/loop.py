@@ -29,6 +29,7 @@ from .data.tokenizer import vocabulary_hash
 from .disk import whole_file
 from .errors import UserError
 from .pretrained import FineTuning, load_pretrained
+from .processes import check_same, first_decides, together
 from .report.console import describe_data, describe_layers
 from .resuming import RunKeeper, StoppedRun, check_facts, claiming, facts_of, rewind, telling
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
@@ -67,27 +68,26 @@ def run(cfg: DictConfig, stopped: StoppedRun | None = None) -> RunResult:
         data = prepare(cfg.data)
         data = one_batch(data, cfg.data.batch_size) if cfg.one_batch else data
         model, tuning = build_model(cfg, data)
-        folder = stopped.folder if stopped else new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
-        with telling(folder), claiming(folder), interruptible():
-            return train_in(folder, cfg, data, model, tuning, stopped)
+        with together(build(cfg.trainer, logger=False, enable_checkpointing=False)) as processes:
+            check_same(processes, data=data.content_hash, vocabulary=vocabulary_hash(data.tokenizer))
+            folder = stopped.folder if stopped else first_decides(processes, lambda: start_folder(cfg, data))
+            announce(cfg, data, model, tuning, stopped or f"Run folder: {folder}")
+            with telling(folder), claiming(folder), interruptible():
+                return _run(cfg, data, model, tuning, folder, stopped)
 
 
-def train_in(
-    folder: Path,
+def _run(
     cfg: DictConfig,
     data: TextData,
     model: PreTrainedModel,
     tuning: FineTuning | None,
+    folder: Path,
     stopped: StoppedRun | None,
 ) -> RunResult:
-    """Train a model, or go on training it; write all that a run folder holds."""
     facts = facts_of(cfg, data)
     if stopped:
         check_facts(stopped, facts)
         rewind(stopped)
-    else:
-        save_inputs(folder, cfg, data)
-    announce(cfg, data, model, tuning, stopped or f"Run folder: {folder}")
     module = TextClassifier(
         model,
         optimizer=build(cfg.optimizer),
@@ -97,17 +97,20 @@ def train_in(
     )
     recorder, keeper = PredictionRecorder(), RunKeeper(folder, facts, stopped)
     trainer = build_trainer(cfg, folder, [keeper, recorder])
+    loaders = {split: loader(data, split, cfg, trainer) for split in data.splits}
     with keeper.listening():
         goes_on: Any = {"ckpt_path": stopped and stopped.checkpoint, "weights_only": True}
-        trainer.fit(module, loader(data, "train", cfg), loader(data, "validation", cfg), **goes_on)
+        trainer.fit(module, loaders["train"], loaders["validation"], **goes_on)
     seconds = keeper.seconds
-    scores = score_best(trainer, module, data, cfg)
+    scores = score_best(trainer, module, loaders)
     summary = summarise(cfg, data, model, scores) | {"train_seconds": seconds}
-    save_model(folder / "model", cfg, data, model, summary)
-    if "test" in data.splits:
-        with whole_file(folder / "predictions.parquet") as part:
-            prediction_table(recorder, data).to_parquet(part, index=False)
-    write_json(folder / "summary.json", summary)
+    predictions = prediction_table(recorder, data) if "test" in data.splits else None
+    if trainer.is_global_zero:
+        save_model(folder / "model", cfg, data, model, summary)
+        if predictions is not None:
+            with whole_file(folder / "predictions.parquet") as part:
+                predictions.to_parquet(part, index=False)
+        write_json(folder / "summary.json", summary)
     return RunResult(folder, model, summary)
 
 
@@ -180,6 +183,14 @@ def class_weight(kind: str | None, data: TextData) -> Tensor | None:
     return counts.sum() / (len(counts) * counts)
 
 
+def start_folder(cfg: DictConfig, data: TextData) -> Path:
+    """Make the run's folder, with what the run is made of."""
+    folder = new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
+    with telling(folder):
+        save_inputs(folder, cfg, data)
+    return folder
+
+
 def announce(
     cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: FineTuning | None, place: StoppedRun | str
 ) -> None:
@@ -192,11 +203,18 @@ def announce(
     console.print(str(place), soft_wrap=True)
 
 
-def loader(data: TextData, split: str, cfg: DictConfig) -> PositionedLoader:
-    """Batches of a split: the train split shuffled, others by length."""
-    size, workers = cfg.data.batch_size, cfg.data.workers
-    shuffle = split == "train"
-    return batches_of(data.splits[split], data.tokenizer, size, shuffle=shuffle, seed=cfg.seed, workers=workers)
+def loader(data: TextData, split: str, cfg: DictConfig, trainer: L.Trainer) -> PositionedLoader:
+    """A process's batches of a split: the train split shuffled, others by length."""
+    return batches_of(
+        data.splits[split],
+        data.tokenizer,
+        cfg.data.batch_size,
+        shuffle=split == "train",
+        seed=cfg.seed,
+        workers=cfg.data.workers,
+        process=trainer.global_rank,
+        processes=trainer.world_size,
+    )
 
 
 def build_trainer(cfg: DictConfig, folder: Path, own: list[L.Callback]) -> L.Trainer:
@@ -215,11 +233,11 @@ def build_trainer(cfg: DictConfig, folder: Path, own: list[L.Callback]) -> L.Tra
     )
 
 
-def score_best(trainer: L.Trainer, module: TextClassifier, data: TextData, cfg: DictConfig) -> dict[str, float]:
+def score_best(trainer: L.Trainer, module: TextClassifier, loaders: dict[str, PositionedLoader]) -> dict[str, float]:
     """Load the best checkpoint; validate and test it with the monitor."""
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
     arguments: Any = {"ckpt_path": best or None, "verbose": False, "weights_only": True}
-    scores = dict(trainer.validate(module, loader(data, "validation", cfg), **arguments)[0])
-    if "test" in data.splits:
-        scores |= trainer.test(module, loader(data, "test", cfg), **arguments)[0]
+    scores = dict(trainer.validate(module, loaders["validation"], **arguments)[0])
+    if "test" in loaders:
+        scores |= trainer.test(module, loaders["test"], **arguments)[0]
     return scores

@@ -25,6 +25,7 @@ from .data.prepare import TextData
 from .data.tokenizer import vocabulary_hash
 from .disk import full_disk, lock, whole_file
 from .errors import TrainingError, UserError
+from .processes import gathered
 from .schema import RunSettings
 from .sweep_folder import is_sweep
 
@@ -269,7 +270,7 @@ class RunKeeper(L.Callback):
             "seconds": self.seconds,
             "lines": {name: _count(self.folder / name) for name in LOGS},
             "should_stop": trainer.should_stop,
-            "random": _random_states(trainer.world_size),
+            "random": _random_states(),
         }
 
     def _check_weights(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -352,7 +353,7 @@ def _moved(path: str, folder: Path) -> str:
     return str(folder / Path(path).name) if path else path
 
 
-def _random_states(processes: int) -> list[dict[str, Any]]:
+def _random_states() -> list[dict[str, Any]]:
     """States of all random numbers, of each process, as types that load without unpickling."""
     name, keys, *rest = np.random.get_state(legacy=True)
     state = {
@@ -361,11 +362,7 @@ def _random_states(processes: int) -> list[dict[str, Any]]:
         "numpy": (name, [int(key) for key in keys], *rest),
         "python": random.getstate(),
     }
-    if processes == 1:
-        return [state]
-    states: list[Any] = [None] * processes
-    torch.distributed.all_gather_object(states, state)
-    return states
+    return gathered(state)
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
@@ -388,7 +385,6 @@ def telling(folder: Path) -> Iterator[None]:
     except Exception as error:
         if full := full_disk(error):
             file = getattr(full, "filename", None) or f"a file in {folder}"
-            raise TrainingError(
-                f"The disk is full: {file} could not be written. Make room, then go on: {command}"
-            ) from error
+            then = f"go on: {command}" if (folder / "config.yaml").exists() else "train again."
+            raise TrainingError(f"The disk is full: {file} could not be written. Make room, then {then}") from error
         raise
