@@ -7,8 +7,8 @@ from transformers import get_scheduler
 
 def one_cycle(optimizer: Optimizer, total_steps: int, *, warmup: float) -> LRScheduler:
     """Cosine up to each group's own rate over the share `warmup` of the steps, then a cosine down to nearly 0."""
-    steps = max(total_steps, 2)
-    # OneCycleLR divides by its rising steps less one: it needs two of them.
+    # OneCycleLR divides by its rising steps less one, and by its falling ones: it needs two and one of them.
+    steps = max(total_steps, 3)
     rates = [group["lr"] for group in optimizer.param_groups]
     return OneCycleLR(optimizer, max_lr=rates, total_steps=steps, pct_start=max(warmup, 2 / steps))
 

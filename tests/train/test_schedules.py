@@ -12,7 +12,7 @@ def _rates(scheduler, total_steps):
     for _ in range(total_steps):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        schedule.step() if len(rates) < total_steps else None
+        schedule.step()
     return rates
 
 
