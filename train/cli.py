@@ -382,9 +382,12 @@ def main(argv: list[str] | None = None) -> int:
 @contextmanager
 def _others_silent() -> Iterator[None]:
     """Of several processes that do one run together, let only the first print what it finds."""
-    ranks = [int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID")]
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if any(ranks) else sys.stdout):
+    with open(os.devnull, "w") as nowhere, redirect_stdout(sys.stdout if _is_first() else nowhere):
         yield
+
+
+def _is_first() -> bool:
+    return not any(int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
 
 
 def _overrides(context: typer.Context) -> list[str]:
@@ -479,7 +482,8 @@ def _answer(work: Callable[[], Any]) -> None:
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or "Interrupted.", file=sys.stderr)
+        if _is_first():
+            print(str(interrupt) or "Interrupted.", file=sys.stderr)
         raise typer.Exit(130) from None
     except TrainingError as error:
         print(f"Error: {error}", file=sys.stderr)

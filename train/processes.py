@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
 from .errors import UserError
 
@@ -22,7 +22,15 @@ def together(trainer: L.Trainer) -> Iterator[Strategy]:
     Lightning starts a process by running `sys.argv` again, so every process comes to this place by itself. Trainers
     that are made within the context belong to the same processes. In the end the first process waits for the others,
     and its environment is as it was, so that another run can follow. Gives the trainer's strategy, by which they talk.
+
+    Raises:
+        UserError: If the strategy is not known to keep the whole model in every process: it is measured and saved there.
     """
+    if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+        kind = type(trainer.strategy).__name__
+        raise UserError(
+            f"trainer.strategy is {kind}, which may split the weights: use trainer=ddp, which keeps them whole."
+        )
     started_by_us = "LOCAL_RANK" not in os.environ
     launcher: Any = trainer.strategy.launcher
     if launcher is None:

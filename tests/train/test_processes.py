@@ -5,12 +5,16 @@ import json
 import subprocess
 import sys
 
+import lightning as L
 import numpy as np
 import pandas as pd
 import pytest
 from identiformer.train import evaluate, train
+from identiformer.train.errors import UserError
+from identiformer.train.processes import together
 from identiformer.train.report.runs import read_runs
 from identiformer.train.sweep_folder import read_sweep
+from lightning.pytorch.strategies import ModelParallelStrategy
 from safetensors.torch import load_file
 
 TWO = ("trainer=ddp", "trainer.devices=2", "data.batch_size=4")
@@ -148,3 +152,10 @@ def test_the_points_of_a_sweep_are_each_run_by_two_processes(options, typed, tmp
     (folder,) = (tmp_path / "default").iterdir()
     assert [run.summary["seed"] for run in read_runs([folder])] == [0, 1]
     assert len(list(folder.glob("standard-*"))) == len(read_sweep(folder).runs) == 2
+
+
+def test_a_strategy_that_may_split_weights_is_refused():
+    trainer = L.Trainer(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(), logger=False)
+    with pytest.raises(UserError, match="ModelParallelStrategy, which may split the weights: use trainer=ddp"):
+        with together(trainer):
+            pass
