@@ -27,7 +27,7 @@ from .classifier import TextClassifier
 from .data.batches import PositionedLoader, batches_of
 from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
-from .errors import UserError
+from .errors import UserError, first_line
 from .pretrained import FineTuning, load_pretrained
 from .report.console import describe_data, describe_layers
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
@@ -125,7 +125,7 @@ def _new_model(cfg: DictConfig, data: TextData) -> IdentiformerForSequenceClassi
             label2id={name: number for number, name in names.items()},
         )
         return IdentiformerForSequenceClassification(config)
-    except (TypeError, ValueError, StrictDataclassError) as error:
+    except (TypeError, ValueError, RuntimeError, StrictDataclassError) as error:
         raise UserError(f"model: {error.__cause__ or error}") from None
 
 
@@ -138,7 +138,8 @@ def build(section: DictConfig | None, **arguments: Any) -> Any:
     try:
         return section and instantiate(section, **arguments)
     except InstantiationException as error:
-        raise UserError(f"{section.get('_target_')}: {error.__cause__ or error}") from None  # pyright: ignore
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"{section.get('_target_')}: {reason}") from None  # pyright: ignore
 
 
 def class_weight(kind: str | None, data: TextData) -> Tensor | None:
@@ -162,7 +163,7 @@ def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: Fi
     if tuning:
         console.print(escape(str(tuning)))
     console.print(describe_layers(cfg.preset, model, data.reports["validation"].lengths))
-    console.print(f"Run folder: {folder}", soft_wrap=True)
+    console.print(f"Run folder: {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 def loader(data: TextData, split: str, cfg: DictConfig) -> PositionedLoader:

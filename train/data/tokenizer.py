@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
@@ -38,11 +38,11 @@ def make_tokenizer(kind: str, texts: Sequence[str], vocab_size: int, max_length:
 def load_tokenizer(name: str, max_length: int) -> PreTrainedTokenizerBase:
     """A pretrained tokenizer by folder or hub name, cutting at `max_length`."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # libraries say in many ways that a file is not what it should be
         kinds = ", ".join(TRAINED)
         raise UserError(
-            f"There is no tokenizer {name!r}: give {kinds}, a folder or a hub name ({_first(error)})"
+            f"There is no tokenizer {name!r}: give {kinds}, a folder or a hub name ({first_line(error)})"
         ) from None
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token: batches need one.")
@@ -99,10 +99,6 @@ def _wordpiece(texts: Sequence[str], vocab_size: int) -> Tokenizer:
 
 def _trainer_options(vocab_size: int) -> dict:
     return {"vocab_size": vocab_size, "special_tokens": list(SPECIAL.values()), "show_progress": False}
-
-
-def _first(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 TRAINED: dict[str, Callable[[Sequence[str], int], Tokenizer]] = {"word": _word, "bpe": _bpe, "wordpiece": _wordpiece}
