@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ..models.layers.presets import AttentionSizes, head_size
-from .errors import UserError, near_match
+from .errors import UserError, first_line, near_match
 from .schema import RunSettings
 
 # Numbers that libraries would refuse late, or by a trace, or take in silence: what they must be, and which may be null.
@@ -83,7 +83,14 @@ def hydra_here() -> Iterator[Any]:
             assert hydra is not None
             yield hydra
     except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error)):  # which OmegaConf can cover up
+            raise KeyboardInterrupt from None
         raise UserError(_explain(error)) from None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error := error and (error.__cause__ or error.__context__):
+        yield error
 
 
 def _check_numbers(cfg: DictConfig) -> None:
@@ -92,8 +99,8 @@ def _check_numbers(cfg: DictConfig) -> None:
             value: Any = OmegaConf.select(cfg, key)
             if value is None and key not in NEEDED:
                 continue
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-            if not fits(value if is_number else nan):
+            number = value if isinstance(value, int | float) and not isinstance(value, bool) else nan
+            if not isfinite(number) or not fits(number):
                 raise UserError(f"{key} is {'null' if value is None else repr(value)}: give {what}.")
 
 
@@ -127,7 +134,7 @@ def override(key: str, value: str) -> str:
 
 def _explain(error: Exception) -> str:
     """One sentence for an error of Hydra's or OmegaConf's, or of a resolver of ours."""
-    message = str(error)
+    message = str(error) or first_line(error.__cause__ or error)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = error.options or []
@@ -144,7 +151,7 @@ def _explain(error: Exception) -> str:
         return f"{error.full_key} takes a list, as {error.full_key}=[a,b]."
     message = message.removeprefix("ValueError raised while resolving interpolation: ")
     key = f"{error.full_key}: " if isinstance(error, OmegaConfBaseException) and error.full_key else ""
-    return key + message.splitlines()[0]
+    return key + message.strip().splitlines()[0]
 
 
 def _unknown_key(key: str) -> str:

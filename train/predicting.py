@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from datasets import Dataset
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from transformers import (
@@ -281,7 +283,8 @@ def probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, T
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, len(loaded.label_names))
     model: Any = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     recorder = PredictionRecorder()
-    for batch in track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), "Predicting", disable=quiet, transient=True):
+    shown: dict[str, Any] = {"console": Console(stderr=True), "disable": quiet or not sys.stderr.isatty()}
+    for batch in track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), "Predicting", transient=True, **shown):
         inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
         recorder.record(batch["row"], model(**inputs).logits.float().softmax(-1))
     return recorder.gather()

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,18 @@ class TextData:
     warnings: list[str]
 
 
+class Texts:
+    """The texts of a data set, one after the other, never all in memory."""
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[str]:
+        for batch in self.dataset.select_columns("text").iter(1000):
+            for text in batch["text"]:  # pyright: ignore[reportArgumentType, reportCallIssue]
+                yield from filter(None, text)
+
+
 def prepare(data: Any) -> TextData:
     """Read, split, label and tokenise what a data config (`conf/data/`) names.
 
@@ -99,8 +111,7 @@ def prepare(data: Any) -> TextData:
     splits = _missing_splits(splits, data)
     names = label_names(splits["train"]["label"][:])
     labelled = {split: _encoded(splits[split], names, split, data) for split in splits}
-    texts = [column for text in splits["train"]["text"] for column in text if column]
-    tokenizer = make_tokenizer(data.tokenizer, texts, data.vocab_size, data.max_length)
+    tokenizer = make_tokenizer(data.tokenizer, Texts(splits["train"]), data.vocab_size, data.max_length)
     tokenised = {split: tokenize(dataset, tokenizer) for split, (dataset, _) in labelled.items()}
     reports = {split: _report(tokenised[split], names, labelled[split][1], data.max_length) for split in splits}
     test_hash = _content_hash({"test": splits["test"]}) if "test" in splits else None
