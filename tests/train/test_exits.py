@@ -52,7 +52,7 @@ def ended(finished, reviews, tmp_path_factory):
         ["train", "--multirun", "--data", data, *SIZES, "seed=1,2"],
     ]
     endless = [*train, "trainer.max_epochs=1000000", "callbacks.monitor=null"]
-    jobs = [(line, 0) for line in lines] + [(endless, 0.05 * number) for number in range(1, 13)]
+    jobs = [(line, 0) for line in lines] + [(endless, 0.04 * number) for number in range(1, 13)]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=json.dumps(jobs), cwd=folder, capture_output=True, text=True, timeout=500
     )
@@ -74,12 +74,11 @@ def test_a_dozen_command_lines_end_with_their_code(ended, code, first):
             assert out == "2", (job, out)
 
 
-@pytest.mark.parametrize("closed", ["<&- >&-", "| head -c 0"])
-def test_a_closed_stream_and_a_plain_locale_do_no_harm(closed, finished, tmp_path):
+def test_closed_streams_and_a_plain_locale_do_no_harm(finished, tmp_path):
     with (tmp_path / "é a.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["review"], ["fíne"], ["dull"]])
-    command = f'"{sys.executable}" -m identiformer predict "{finished.folder}" --data "é a.csv"'
+    command = f'"{sys.executable}" -m identiformer predict "{finished.folder}" --data "é a.csv" <&- | head -c 0'
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(["sh", "-c", f"{command} {closed}"], cwd=tmp_path, capture_output=True, env=environment)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert b"Traceback" not in done.stderr

@@ -118,7 +118,7 @@ def test_any_bytes_are_read_or_refused_in_a_sentence(folder, content, name, with
     assert len(sentence) < 400
 
 
-@budget(8)
+@budget(5)
 @given(st.text(letters, max_size=30))
 def test_a_typed_text_arrives_as_it_is(text):
     assert compose_config(["data=files", override("data.train", text)]).data.train == text
@@ -137,7 +137,7 @@ KEYS = """seed model.num_heads model.d_model model.num_layers model.dropout mode
 OPTIONS = st.lists(st.tuples(st.sampled_from(["", "+", "++", "~"]), st.sampled_from(KEYS.split()), VALUES), max_size=3)
 
 
-@budget(16)
+@budget(10)
 @given(OPTIONS)
 def test_options_are_taken_or_refused_in_a_sentence(reviews, options):
     typed = [f"{sign}{key}={value}" for sign, key, value in options]

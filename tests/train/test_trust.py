@@ -122,14 +122,12 @@ def hostile_run(small, tmp_path_factory):
 
 def test_a_hostile_run_is_used_like_any_other(hostile_run, tmp_path, capsys):
     run, file = map(str, hostile_run)
-    pictures = [str(tmp_path / name) for name in ("heads.png", "shares.svg", "page.html")]
+    pictures = [str(tmp_path / name) for name in ("heads.png", "page.html")]
     for command in (
-        ["data", file, "--text", "[b]text", "--label", "<i>"],
         ["predict", run, HOSTILE[0], "[bold]"],
         ["evaluate", run, "--data", file],
         ["analyze", run, HOSTILE[-1] + " $^$ fine", "--token", "1", "--png", pictures[0]],
-        ["analyze", run, HOSTILE[-1] + " $^$ fine", "--attribution", "--probes", "2", "--png", pictures[1]],
-        ["report", run, HOSTILE[0], "-o", pictures[2]],
+        ["report", run, HOSTILE[0], "-o", pictures[1]],
         ["compare", run, "--markdown", str(tmp_path / "table.md")],
     ):
         assert main(command) == 0, command
