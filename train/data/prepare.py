@@ -89,9 +89,8 @@ class Texts:
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[str]:
-        for batch in self.dataset.select_columns("text").iter(1000):
-            for text in batch["text"]:  # pyright: ignore[reportArgumentType, reportCallIssue]
-                yield from filter(None, text)
+        for (text,) in _cells(self.dataset, "text"):
+            yield from filter(None, text)
 
 
 def prepare(data: Any) -> TextData:
@@ -150,7 +149,7 @@ def drop_unusable(dataset: Dataset, empty_texts: str) -> tuple[Dataset, FileRepo
     """Leave out rows without a label and, unless `empty_texts` is "keep", rows whose text has nothing to read."""
     reasons = [
         "no label" if label is None else "empty text" if empty_texts == "drop" and not _readable(text) else None
-        for text, label in zip(dataset["text"], dataset["label"], strict=True)
+        for text, label in _cells(dataset, "text", "label")
     ]
     kept = [place for place, reason in enumerate(reasons) if reason is None]
     dropped = Counter(reason for reason in reasons if reason)
@@ -269,9 +268,15 @@ def _report(dataset: Dataset, names: list[str], unknown: int, max_length: int) -
 def _content_hash(splits: dict[str, Dataset]) -> str:
     digest = hashlib.sha256()
     for split, dataset in splits.items():
-        for row, text, label in zip(dataset["row"], dataset["text"], dataset["label"], strict=True):
+        for row, text, label in _cells(dataset, "row", "text", "label"):
             digest.update(repr((split, row, text, label)).encode())
     return digest.hexdigest()[:16]
+
+
+def _cells(dataset: Dataset, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Cells of every row, read in batches, which is some twenty times faster than row by row."""
+    for batch in dataset.select_columns(list(columns)).iter(1000):
+        yield from zip(*(batch[column] for column in columns), strict=True)  # pyright: ignore
 
 
 def _join(text: list[str | None], separator: str) -> str:
