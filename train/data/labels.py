@@ -46,7 +46,8 @@ def encode_labels(dataset: Dataset, names: list[str], what: str, unknown: str = 
         )
     if strangers:
         dataset = dataset.select([place for place, label in enumerate(labels) if label in numbers])
-    return dataset.add_column("labels", [numbers[label] for label in dataset["label"]]), strangers.total()
+    known = [numbers[label] for label in labels if label in numbers]
+    return dataset.add_column("labels", known), strangers.total()
 
 
 def look_alikes(names: Iterable[str]) -> list[list[str]]:
