@@ -15,6 +15,7 @@ from ..models import HeadRecord, record_heads
 from .errors import MonitorWarning
 from .metrics.head_measures import ROWS, HeadMeasures, measure_heads
 from .metrics.own_shares import OwnShares
+from .processes import gathered
 
 ATTRIBUTED = 8  # texts of a validation
 
@@ -57,6 +58,7 @@ class IdentifiabilityMonitor(L.Callback):
         self.measures, self.attribution, self.shares = HeadMeasures(), attribution, OwnShares()
         self._hooks = ExitStack()
         self._records: list[HeadRecord] = []
+        self._places: dict[int, int] | None = None  # in the loader's order, of rows by their numbers
         self._chosen: set[int] | None = None
         self._attributed: set[int] = set()
         self._inputs: list[dict[str, Tensor]] = []
@@ -108,6 +110,7 @@ class IdentifiabilityMonitor(L.Callback):
                 self.measures.to(pl_module.device)
                 self.shares.to(pl_module.device)
             self._chosen = self._choose(loader)
+            self._places = self._place_rows(loader)
             self._records = self._hooks.enter_context(record_heads(pl_module))
             if self.attribution:
                 self._attributed = self._spread(loader)
@@ -129,13 +132,27 @@ class IdentifiabilityMonitor(L.Callback):
         step = max(1, len(places) // ATTRIBUTED)
         return set(places[step // 2 :: step][:ATTRIBUTED])
 
+    def _place_rows(self, loader: Any) -> dict[int, int] | None:
+        """Positions of the measured rows by their numbers, if a loader tells these: a process may not have all rows."""
+        if not hasattr(loader, "row_numbers"):
+            return None
+        rows = enumerate(loader.row_numbers())
+        return {row: place for place, row in rows if self._chosen is None or place in self._chosen}
+
+    def _positions(self, batch: Any, size: int) -> list[int | None]:
+        """Where the texts of a batch stand in the order of the loader; None: not measured."""
+        if self._places is not None:
+            return [self._places.get(row) for row in batch["row"].tolist()]
+        places = range(self._seen, self._seen + size)
+        self._seen += size
+        return [place if self._chosen is None or place in self._chosen else None for place in places]
+
     def _measure_batch(self, batch: Any) -> None:
         if not self._records:
             return
-        size = len(self._records[0].hidden)
-        texts = [text for text in range(size) if self._chosen is None or self._seen + text in self._chosen]
-        attributed = [text for text in texts if self._seen + text in self._attributed]
-        self._seen += size
+        places = self._positions(batch, len(self._records[0].hidden))
+        texts = [text for text, place in enumerate(places) if place is not None]
+        attributed = [text for text in texts if places[text] in self._attributed]
         if attributed:  # at the end, when the hooks are off
             with self._never_fail():
                 self._inputs.append({name: batch[name][attributed] for name in ("input_ids", "attention_mask")})
@@ -163,23 +180,25 @@ class IdentifiabilityMonitor(L.Callback):
         if trainer.sanity_checking:
             return
         with self._never_fail():
-            summary = self.measures.compute()
-            pl_module.log_dict({f"{stage}/{name}": value for name, value in summary.items()})
-            if trainer.state.fn == "fit" and trainer.is_global_zero:
+            self.measures.sync()  # over processes, until the next validation
+            pl_module.log_dict(
+                {f"{stage}/{name}": value for name, value in self.measures.summary().items()}, sync_dist=True
+            )
+            if trainer.state.fn == "fit":
                 self._write(trainer)
         with self._never_fail():
             for inputs in self._inputs:
                 self.shares.update(pl_module.model, inputs, self.seed)  # pyright: ignore[reportArgumentType]
         with self._never_fail():
             shares = self.shares.compute() if self.attribution else {}
-            pl_module.log_dict({f"{stage}/{name}": value for name, value in shares.items()})
+            pl_module.log_dict({f"{stage}/{name}": value for name, value in shares.items()}, sync_dist=True)
         if self._failed:
             self._warn(f"{self._failed} (text, layer) pairs hold numbers that are not finite and were not measured.")
 
     def _write(self, trainer: L.Trainer) -> None:
         """Append a line per layer, head and length bucket."""
-        folder = self.folder or trainer.log_dir
-        if folder is None:
+        folder = self.folder or trainer.log_dir  # for which all processes have to ask
+        if folder is None or not trainer.is_global_zero:
             return
         Path(folder).mkdir(parents=True, exist_ok=True)
         with (Path(folder) / "identifiability.jsonl").open("a", encoding="utf-8") as file:
@@ -225,7 +244,8 @@ class PredictionRecorder(L.Callback):
         self.probabilities.append(probabilities.cpu())
 
     def gather(self) -> tuple[Tensor, Tensor]:
-        """Row numbers *(rows,)*, rising, and probabilities *(rows, classes)*."""
-        rows, probabilities = torch.cat(self.rows), torch.cat(self.probabilities)
-        order = rows.argsort()
+        """Row numbers *(rows,)*, rising, and probabilities *(rows, classes)*, of all processes."""
+        parts = gathered((torch.cat(self.rows), torch.cat(self.probabilities)))
+        rows, probabilities = (torch.cat(part) for part in zip(*parts, strict=True))
+        order = rows.argsort()[(rows == 0).sum() :]  # a 0 is the number of none
         return rows[order], probabilities[order]

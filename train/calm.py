@@ -19,6 +19,7 @@ UNCONCERNING = (
     "training batches .* smaller than the logging interval",
     ".*LeafSpec",
     "Glyph .* missing from",
+    "`broadcast_buffers` is deprecated",  # for what older versions do not know
 )
 
 
@@ -29,7 +30,7 @@ def calm_libraries(quiet: bool = False) -> Iterator[None]:
     Raises:
         UserError: If Lightning says that settings do not fit each other.
     """
-    for name in ("lightning.pytorch", "huggingface_hub", "transformers"):
+    for name in ("lightning.pytorch", "lightning.fabric", "huggingface_hub", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     transformers.logging.disable_progress_bar()
     if quiet or not sys.stderr.isatty():

@@ -11,6 +11,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from transformers import PreTrainedModel
 
+from .data.batches import NO_LABEL
 from .errors import users_mistakes
 
 
@@ -41,8 +42,8 @@ class TextClassifier(L.LightningModule):
         classes: Any = model.config.num_labels
         scores = MetricCollection(
             {
-                "accuracy": MulticlassAccuracy(classes, average="micro"),
-                "macro_f1": MulticlassF1Score(classes, average="macro"),
+                "accuracy": MulticlassAccuracy(classes, average="micro", ignore_index=NO_LABEL),
+                "macro_f1": MulticlassF1Score(classes, average="macro", ignore_index=NO_LABEL),
             }
         )
         self.scores = nn.ModuleDict({stage: scores.clone(prefix=f"{stage}/") for stage in ("val", "test")})
@@ -53,9 +54,13 @@ class TextClassifier(L.LightningModule):
         return self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        """The weighted cross-entropy of a batch."""
-        loss = F.cross_entropy(self(batch), batch["labels"], self.class_weight)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["labels"]))
+        """The weighted cross-entropy of a batch; its mean over several processes is that of their rows together."""
+        labels, weight = batch["labels"], self.class_weight
+        loss = F.cross_entropy(self(batch), labels, weight, reduction="sum")
+        counted = labels[labels != NO_LABEL]
+        total = loss.new_tensor(len(counted)) if weight is None else weight[counted].sum()
+        loss = loss / self.trainer.strategy.reduce(total, reduce_op="mean")
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(labels), sync_dist=True)
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
@@ -81,7 +86,7 @@ class TextClassifier(L.LightningModule):
         scores: Any = self.scores[stage]
         loss: Any = self.losses[stage]
         scores.update(logits, batch["labels"])
-        loss.update(F.cross_entropy(logits, batch["labels"], reduction="none"))
+        loss.update(F.cross_entropy(logits, batch["labels"], reduction="none"), batch["labels"] != NO_LABEL)
         shown = {"prog_bar": stage == "val", "batch_size": len(logits)}
         self.log_dict(scores, **shown)
         self.log(f"{stage}/loss", loss, batch_size=len(logits))

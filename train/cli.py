@@ -4,7 +4,8 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from itertools import product, takewhile
 from typing import Annotated, Any
 
@@ -91,6 +92,7 @@ def evaluate(
     encoding: FileEncoding = "utf-8",
     separator: Separator = None,
     drop_unknown: Annotated[bool, typer.Option(help="Leave out rows whose label the model does not know.")] = False,
+    devices: Annotated[int, typer.Option("--devices", min=1, help="Devices that share the work.")] = 1,
 ) -> None:
     """Score a trained model on a labelled file, and measure its identifiability there.
 
@@ -106,7 +108,7 @@ def evaluate(
         from .report.console import describe_scores
 
         unknown = "drop" if drop_unknown else "error"
-        options = {"encoding": encoding, "separator": separator, "unknown_labels": unknown}
+        options = {"encoding": encoding, "separator": separator, "unknown_labels": unknown, "devices": devices}
         Console().print(describe_scores(run(model, data, text=text or (), label=label, **options)))
 
     _answer(work)
@@ -366,7 +368,8 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     command = shlex.join(["identiformer", *argv])
     try:
-        return app(args=argv, prog_name="identiformer", obj=command, standalone_mode=False) or 0
+        with _others_silent():
+            return app(args=argv, prog_name="identiformer", obj=command, standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except UsageError as error:
@@ -383,6 +386,14 @@ def _complain(error: Any) -> int:
         stop = "" if message.endswith((".", "?")) else "."
         print(f"Error: {visible(message)}{stop} See `{path} --help`.", file=sys.stderr)
     return 2
+
+
+@contextmanager
+def _others_silent() -> Iterator[None]:
+    """Of several processes that do one run together, let only the first print what it finds."""
+    ranks = [int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID")]
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere if any(ranks) else sys.stdout):
+        yield
 
 
 def _overrides(context: typer.Context) -> list[str]:

@@ -29,6 +29,7 @@ from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError, first_line
 from .pretrained import FineTuning, load_pretrained
+from .processes import check_same, first_decides, together
 from .report.console import describe_data, describe_layers
 from .run_folder import new_folder, prediction_table, save_inputs, save_model, summarise, write_json
 
@@ -61,27 +62,34 @@ def run(cfg: DictConfig) -> RunResult:
         data = prepare(cfg.data)
         data = one_batch(data, cfg.data.batch_size) if cfg.one_batch else data
         model, tuning = build_model(cfg, data)
-        folder = new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
-        save_inputs(folder, cfg, data)
-        announce(cfg, data, model, tuning, folder)
-        weight = class_weight(cfg.class_weight, data)
-        module = TextClassifier(
-            model,
-            optimizer=build(cfg.optimizer),
-            scheduler=build(cfg.scheduler),
-            class_weight=weight,
-            groups=tuning.groups(cfg.optimizer.lr) if tuning else None,
-        )
-        recorder = PredictionRecorder()
-        trainer = build_trainer(cfg, folder, recorder)
-        started = time.perf_counter()
-        trainer.fit(module, loader(data, "train", cfg), loader(data, "validation", cfg))
-        seconds = time.perf_counter() - started
-        scores = score_best(trainer, module, data, cfg)
-        summary = summarise(cfg, data, model, scores) | {"train_seconds": seconds}
+        with together(build(cfg.trainer, logger=False, enable_checkpointing=False)) as processes:
+            check_same(processes, data=data.content_hash, vocabulary=vocabulary_hash(data.tokenizer))
+            folder = first_decides(processes, lambda: start_folder(cfg, data))
+            announce(cfg, data, model, tuning, folder)
+            return _run(cfg, data, model, tuning, folder)
+
+
+def _run(cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: FineTuning | None, folder: Path) -> RunResult:
+    module = TextClassifier(
+        model,
+        optimizer=build(cfg.optimizer),
+        scheduler=build(cfg.scheduler),
+        class_weight=class_weight(cfg.class_weight, data),
+        groups=tuning.groups(cfg.optimizer.lr) if tuning else None,
+    )
+    recorder = PredictionRecorder()
+    trainer = build_trainer(cfg, folder, recorder)
+    loaders = {split: loader(data, split, cfg, trainer) for split in data.splits}
+    started = time.perf_counter()
+    trainer.fit(module, loaders["train"], loaders["validation"])
+    seconds = time.perf_counter() - started
+    scores = score_best(trainer, module, loaders)
+    summary = summarise(cfg, data, model, scores) | {"train_seconds": seconds}
+    predictions = prediction_table(recorder, data) if "test" in data.splits else None
+    if trainer.is_global_zero:
         save_model(folder / "model", cfg, data, model, summary)
-        if "test" in data.splits:
-            prediction_table(recorder, data).to_parquet(folder / "predictions.parquet", index=False)
+        if predictions is not None:
+            predictions.to_parquet(folder / "predictions.parquet", index=False)
         write_json(folder / "summary.json", summary)
     return RunResult(folder, model, summary)
 
@@ -156,6 +164,13 @@ def class_weight(kind: str | None, data: TextData) -> Tensor | None:
     return counts.sum() / (len(counts) * counts)
 
 
+def start_folder(cfg: DictConfig, data: TextData) -> Path:
+    """Make the run's folder, with what the run is made of."""
+    folder = new_folder(Path(cfg.runs) / cfg.name, f"{cfg.preset}-seed{cfg.seed}")
+    save_inputs(folder, cfg, data)
+    return folder
+
+
 def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: FineTuning | None, folder: Path) -> None:
     """Say what is trained on what, and where it goes."""
     console = Console(quiet=cfg.quiet)
@@ -166,11 +181,18 @@ def announce(cfg: DictConfig, data: TextData, model: PreTrainedModel, tuning: Fi
     console.print(f"Run folder: {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
-def loader(data: TextData, split: str, cfg: DictConfig) -> PositionedLoader:
-    """Batches of a split: the train split shuffled, others by length."""
-    size, workers = cfg.data.batch_size, cfg.data.workers
-    shuffle = split == "train"
-    return batches_of(data.splits[split], data.tokenizer, size, shuffle=shuffle, seed=cfg.seed, workers=workers)
+def loader(data: TextData, split: str, cfg: DictConfig, trainer: L.Trainer) -> PositionedLoader:
+    """A process's batches of a split: the train split shuffled, others by length."""
+    return batches_of(
+        data.splits[split],
+        data.tokenizer,
+        cfg.data.batch_size,
+        shuffle=split == "train",
+        seed=cfg.seed,
+        workers=cfg.data.workers,
+        process=trainer.global_rank,
+        processes=trainer.world_size,
+    )
 
 
 def build_trainer(cfg: DictConfig, folder: Path, recorder: PredictionRecorder) -> L.Trainer:
@@ -189,11 +211,11 @@ def build_trainer(cfg: DictConfig, folder: Path, recorder: PredictionRecorder) -
     )
 
 
-def score_best(trainer: L.Trainer, module: TextClassifier, data: TextData, cfg: DictConfig) -> dict[str, float]:
+def score_best(trainer: L.Trainer, module: TextClassifier, loaders: dict[str, PositionedLoader]) -> dict[str, float]:
     """Load the best checkpoint; validate and test it with the monitor."""
     best = getattr(trainer.checkpoint_callback, "best_model_path", None)
     arguments: Any = {"ckpt_path": best or None, "verbose": False, "weights_only": True}
-    scores = dict(trainer.validate(module, loader(data, "validation", cfg), **arguments)[0])
-    if "test" in data.splits:
-        scores |= trainer.test(module, loader(data, "test", cfg), **arguments)[0]
+    scores = dict(trainer.validate(module, loaders["validation"], **arguments)[0])
+    if "test" in loaders:
+        scores |= trainer.test(module, loaders["test"], **arguments)[0]
     return scores

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from datasets import Dataset
+from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -33,6 +34,7 @@ from .data.prepare import drop_unusable, refuse_empty, tokenize, warn_of_columns
 from .data.reading import FEATURES, Columns, read_file, row_of
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError, first_line
+from .processes import together
 from .statistics import accuracy_interval
 
 BATCH_SIZE = 32
@@ -189,6 +191,7 @@ def evaluate(
     separator: str | None = None,
     unknown_labels: str = "error",
     texts_measured: int | None = 256,
+    devices: int = 1,
 ) -> dict[str, Any]:
     """Score a model on a labelled file, and measure its identifiability there.
 
@@ -201,6 +204,7 @@ def evaluate(
         separator: Character between its columns, if not by its ending.
         unknown_labels: "error", or "drop" to leave out rows of labels that the model does not know.
         texts_measured: How many texts the monitor measures; None: all.
+        devices: How many devices share the work, each with a process of its own, which runs this program again.
 
     Returns:
         `accuracy`, `accuracy_interval` (Wilson, 95 %), `macro_f1`, `majority` (the accuracy of always saying the most
@@ -219,8 +223,7 @@ def evaluate(
     rows, strangers = encode_labels(rows, loaded.label_names, data, unknown_labels)
     if not len(rows):
         raise UserError(f"{data} has no row whose label the model knows: it knows {', '.join(loaded.label_names)}.")
-    scores, recorder = _test(loaded, tokenize(rows, loaded.tokenizer), texts_measured)
-    _, probabilities = recorder.gather()
+    scores, probabilities = _test(loaded, tokenize(rows, loaded.tokenizer), texts_measured, devices)
     labels = np.asarray(rows["labels"])
     right = probabilities.argmax(1).numpy() == labels
     counts = np.bincount(labels, minlength=len(loaded.label_names))
@@ -290,17 +293,22 @@ def probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, T
     return recorder.gather()
 
 
-def _test(loaded: Loaded, rows: Dataset, texts: int | None) -> tuple[dict[str, float], PredictionRecorder]:
-    """Scores and measures by name, and the predictions."""
+def _test(loaded: Loaded, rows: Dataset, texts: int | None, devices: int) -> tuple[dict[str, float], Tensor]:
+    """Scores and measures by name, and the probabilities of classes *(rows, classes)*."""
     recorder = PredictionRecorder()
     trainer = L.Trainer(
         accelerator="auto",
-        devices=1,
+        devices=devices,
+        strategy=DDPStrategy(broadcast_buffers=False) if devices > 1 else "auto",
+        use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         callbacks=[IdentifiabilityMonitor(texts=texts), recorder],
     )
     module = TextClassifier(loaded.model, optimizer=torch.optim.AdamW)
-    scores = trainer.test(module, batches_of(rows, loaded.tokenizer, BATCH_SIZE), verbose=False)[0]
-    return {name.removeprefix("test/"): value for name, value in scores.items()}, recorder
+    with together(trainer):
+        place: dict[str, Any] = {"process": trainer.global_rank, "processes": trainer.world_size}
+        scores = trainer.test(module, batches_of(rows, loaded.tokenizer, BATCH_SIZE, **place), verbose=False)[0]
+        _, probabilities = recorder.gather()
+    return {name.removeprefix("test/"): value for name, value in scores.items()}, probabilities

@@ -9,6 +9,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
+NO_LABEL = -100  # which PyTorch's losses leave out
 SORTED_TOGETHER = 50  # batches' worth of shuffled texts that are sorted by length among themselves
 
 
@@ -17,10 +18,24 @@ class LengthBatchSampler(Sampler[list[int]]):
 
     Shuffled, texts are put in random order, sorted by length within blocks, cut into batches, and the batches put in
     random order; the random numbers come from (seed, epoch) alone. Not shuffled, texts are sorted by length.
+
+    Several processes share the batches of one that has as many times the batch size: each has its part of every batch.
+    Where there is no row for it, it has the batch's first row, which must not count; `idle` holds these batches.
     """
 
-    def __init__(self, lengths: np.ndarray, batch_size: int, *, shuffle: bool, seed: int = 0):
-        self.lengths, self.batch_size, self.shuffle, self.seed = lengths, batch_size, shuffle, seed
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int = 0,
+        process: int = 0,
+        processes: int = 1,
+    ):
+        self.lengths, self.batch_size, self.shuffle, self.seed = lengths, batch_size * processes, shuffle, seed
+        self.process, self.processes = process, processes
+        self.idle: set[int] = set()
         self.epoch = self.start = 0
         self.sampler = self  # where Lightning looks for set_epoch
 
@@ -32,9 +47,13 @@ class LengthBatchSampler(Sampler[list[int]]):
         return -(-len(self.lengths) // self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._batches()[self.start :])
+        batches = self.batches()
+        self.idle = {number for number, batch in enumerate(batches) if len(batch) <= self.process}
+        parts = [batch[self.process :: self.processes] or batch[:1] for batch in batches]
+        return iter(parts[self.start :])
 
-    def _batches(self) -> list[list[int]]:
+    def batches(self) -> list[list[int]]:
+        """The batches of all processes together."""
         generator = np.random.default_rng((self.seed, self.epoch))
         size, number = self.batch_size, len(self.lengths)
         places = generator.permutation(number) if self.shuffle else np.arange(number)
@@ -55,15 +74,21 @@ def batches_of(
     shuffle: bool = False,
     seed: int = 0,
     workers: int = 0,
+    process: int = 0,
+    processes: int = 1,
 ) -> "PositionedLoader":
-    """A loader of tokenised rows, which know their `length` before they were cut."""
+    """A loader of tokenised rows, which know their `length` before they were cut, for one of several processes."""
     lengths = np.asarray(rows["length"], dtype=int).clip(max=tokenizer.model_max_length)
-    sampler = LengthBatchSampler(lengths, batch_size, shuffle=shuffle, seed=seed)
+    place = {"process": process, "processes": processes}
+    sampler = LengthBatchSampler(lengths, batch_size, shuffle=shuffle, seed=seed, **place)
     return PositionedLoader(rows.remove_columns("length"), sampler, tokenizer, workers)
 
 
 class PositionedLoader(DataLoader):
-    """A loader that knows how many batches of which epoch it has given, so that training can go on in mid-epoch."""
+    """A loader that knows how many batches of which epoch it has given, so that training can go on in mid-epoch.
+
+    A row that is there only because its process would have none has the label `NO_LABEL` and the number 0.
+    """
 
     def __init__(self, dataset: Any, sampler: LengthBatchSampler, tokenizer: PreTrainedTokenizerBase, workers: int = 0):
         self.sampler_of_batches = sampler
@@ -82,9 +107,17 @@ class PositionedLoader(DataLoader):
         self.order.manual_seed(sampler.seed + sampler.epoch)
         self.position = sampler.start
         for batch in super().__iter__():
+            if self.position in sampler.idle:
+                batch["labels"].fill_(NO_LABEL)
+                batch["row"].zero_()
             self.position += 1
             yield batch
         sampler.start = self.position = 0
+
+    def row_numbers(self) -> list[int]:
+        """The rows of this epoch in the order in which all processes together give them."""
+        rows = self.dataset["row"][:]
+        return [rows[place] for batch in self.sampler_of_batches.batches() for place in batch]
 
     def state_dict(self) -> dict[str, int]:
         """Where the loader stands."""

@@ -138,6 +138,7 @@ class HeadMeasures(Metric):
 
     def reset(self) -> None:
         """Forget everything. One empty block stays, so that a process that saw no text can take part in a sync."""
+        self.rows = []  # one block, where it was synced
         super().reset()
         self.rows = [torch.empty(0, 3 + len(MEASURES), dtype=torch.float64, device=self.device)]
 
@@ -149,6 +150,10 @@ class HeadMeasures(Metric):
         self.rows.append(torch.cat([keys, measures], -1).flatten(0, 1).to(self.device))
 
     def compute(self) -> dict[str, float]:
+        """The summary over all processes."""
+        return self.summary()
+
+    def summary(self) -> dict[str, float]:
         """Every measure over all triples, by its name, and per layer, by `layer_<number>/` and its name."""
         rows = self._all()
         summary = summarise(rows)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def label_tokens(axis: Axis, name: str, tokens: Sequence[str], side: float) -> N
     """Write the tokens along an axis, as many as there is room for on `side` inches."""
     places = range(0, len(tokens), max(1, math.ceil(len(tokens) * CELL / side)))
     axis.set_ticks(places, [_short(tokens[place]) for place in places], fontsize=7.5, parse_math=False)
-    axis.set_tick_params(length=2, pad=1, rotation=90 if axis.axis_name == "x" else 0)
+    axis.set_tick_params(length=2, pad=1, rotation=90 if isinstance(axis, XAxis) else 0)
     axis.set_label_text(name)
 
 

@@ -22,6 +22,26 @@ def test_every_text_is_in_exactly_one_batch(lengths, batch_size, shuffle, epoch)
     assert all(len(batch) <= batch_size for batch in batches)
 
 
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=100),
+    batch_size=st.integers(1, 7),
+    processes=st.integers(1, 4),
+    shuffle=st.booleans(),
+)
+def test_processes_share_the_batches_of_one(lengths, batch_size, processes, shuffle):
+    one = LengthBatchSampler(np.array(lengths), batch_size * processes, shuffle=shuffle)
+    samplers = [
+        LengthBatchSampler(np.array(lengths), batch_size, shuffle=shuffle, process=process, processes=processes)
+        for process in range(processes)
+    ]
+    parts = [list(sampler) for sampler in samplers]
+    assert [len(sampler) for sampler in samplers] == [len(one)] * processes
+    for number, batch in enumerate(one):
+        shared = [part[number] for sampler, part in zip(samplers, parts, strict=True) if number not in sampler.idle]
+        assert sorted(place for part in shared for place in part) == sorted(batch)
+        assert all(part[number] and len(part[number]) <= batch_size for part in parts)
+
+
 def test_the_order_depends_on_seed_and_epoch_alone():
     lengths = np.random.default_rng(0).integers(1, 50, 200)
     first, second = (LengthBatchSampler(lengths, 8, shuffle=True, seed=3) for _ in range(2))
@@ -45,11 +65,22 @@ def make_loader():
     ids = [tokenizer(text, is_split_into_words=True).input_ids for text in texts]
     columns = {"row": range(23), "labels": [0] * 23, "input_ids": ids, "attention_mask": [[1] * len(i) for i in ids]}
 
-    def make():
-        sampler = LengthBatchSampler(np.array([len(i) for i in ids]), 4, shuffle=True, seed=1)
+    def make(**place):
+        sampler = LengthBatchSampler(np.array([len(i) for i in ids]), 4, shuffle=True, seed=1, **place)
         return PositionedLoader(Dataset.from_dict(columns), sampler, tokenizer)
 
     return make
+
+
+def test_a_row_for_a_process_without_one_does_not_count(make_loader):
+    """23 rows for 11 processes, 4 each: the last has nothing in the batch of 23."""
+    loaders = [make_loader(process=process, processes=11) for process in range(11)]
+    rows = [[batch["row"].tolist() for batch in loader] for loader in loaders]
+    assert [len(batches) for batches in rows] == [1] * 11
+    assert sorted(row for batches in rows for row in batches[0]) == list(range(23))
+    (batch,) = make_loader(process=30, processes=31)
+    assert (batch["row"].tolist(), batch["labels"].tolist()) == ([0], [-100])
+    assert sorted(make_loader(process=30, processes=31).row_numbers()) == list(range(23))
 
 
 def test_batches_are_padded_to_their_longest_text(make_loader):
