@@ -72,6 +72,23 @@ def attend_fused(
     return output.masked_fill(empty, 0.0)
 
 
+def attend_averaged(
+    query: Float[Tensor, "*batch head query d_key"],
+    key: Float[Tensor, "*batch head key d_key"],
+    value: Float[Tensor, "*batch key d_value"],
+    keep: Bool[Tensor, "*batch key"] | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*batch query d_value"]:
+    """The mean of the outputs of `attend` where all heads have the same values: the mean of their maps times these."""
+    scores = (query / math.sqrt(query.shape[-1])) @ key.mT
+    if keep is None:
+        return F.dropout(scores.softmax(-1), dropout).mean(-3) @ value
+    empty = ~keep.any(-1, keepdim=True)  # such a text attends everywhere, and is then set to 0
+    closed = scores.new_zeros(keep.shape).masked_fill(~(keep | empty), -math.inf)
+    weights = (scores + closed[..., None, None, :]).softmax(-1)
+    return (F.dropout(weights, dropout).mean(-3) @ value).masked_fill(empty[..., None], 0.0)
+
+
 def rotate(
     projected: Float[Tensor, "*batch head token d_key"],
     cosine: Float[Tensor, "*texts token d_key"],

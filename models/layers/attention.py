@@ -5,10 +5,11 @@ import math
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..functional.attention import attend, attend_fused, concat_heads, mean_heads, rotate, sum_heads
+from ..functional.attention import attend, attend_averaged, attend_fused, concat_heads, mean_heads, rotate, sum_heads
 from ..functional.masks import zero_padding
 
 MERGE = {"concat": concat_heads, "sum": sum_heads, "mean": mean_heads}
+AVERAGED = 512  # tokens up to which averaging maps first is faster; beyond, a fused kernel takes less memory
 
 
 class MultiHeadAttention(nn.Module):
@@ -102,12 +103,18 @@ class MultiHeadAttention(nn.Module):
         if rotation is not None:
             query, key = rotate(query, *rotation), rotate(key, *rotation)
         value = self._split(self.value(hidden), self.num_value_heads)
-        value = value.repeat_interleave(self.num_heads // self.num_value_heads, dim=1)  # (batch, head, token, d_value)
         dropout = self.dropout if self.training else 0.0
+        if self._averages(hidden) and bias is None and not need_weights:
+            return self.output(attend_averaged(query, key, value[:, 0], keep, dropout))
+        value = value.repeat_interleave(self.num_heads // self.num_value_heads, dim=1)  # (batch, head, token, d_value)
         if not need_weights:
             return self._merge(attend_fused(query, key, value, keep, bias, dropout))
         heads, weights = attend(query, key, value, keep, bias, dropout)
         return self._merge(heads), weights
+
+    def _averages(self, hidden: Tensor) -> bool:
+        """Whether it is best to average the maps first."""
+        return self.num_value_heads == 1 and self.merge_heads == "mean" and hidden.shape[1] <= AVERAGED
 
     @staticmethod
     def _split(projected: Tensor, heads: int) -> Tensor:

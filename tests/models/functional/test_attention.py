@@ -3,6 +3,7 @@ import torch
 from asserting import assert_close
 from identiformer.models.functional.attention import (
     attend,
+    attend_averaged,
     attend_fused,
     attention_weights,
     concat_heads,
@@ -72,6 +73,19 @@ def test_gradients_of_both_paths_agree(dtype, mask, bias):
     explicit = torch.autograd.grad((attend(*tensors, mask, bias)[0] * probe).sum(), tensors)
     for mine, other in zip(fused, explicit, strict=True):
         assert_close(mine, other, 10 * ROUNDING[dtype])  # a backward pass rounds a few times more
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["", "a text of no tokens"])
+def test_averaged_maps_give_the_mean_of_heads_that_share_their_values(dtype, mask, empty):
+    query, key, value = tensors = [tensor.requires_grad_() for tensor in draw_heads(dtype)]
+    mask = torch.tensor([[False] * 5, [True] * 5]) if empty else mask
+    averaged = attend_averaged(query, key, value[:, 0], mask)
+    heads = mean_heads(attend(query, key, value[:, :1].expand_as(value), mask)[0])
+    assert_close(averaged, heads, ROUNDING[dtype])
+    probe = torch.randn(2, 5, 11, dtype=dtype)
+    mine, others = (torch.autograd.grad((path * probe).sum(), tensors) for path in (averaged, heads))
+    for one, other in zip(mine, others, strict=True):
+        assert_close(one, other, 10 * ROUNDING[dtype])  # a backward pass rounds a few times more
 
 
 def test_scores_are_divided_by_the_root_of_d_key_whatever_d_value_is():

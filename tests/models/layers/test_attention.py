@@ -4,6 +4,7 @@ import pytest
 import torch
 from asserting import assert_close, randomise
 from identiformer.models.layers import PRESETS, MultiHeadAttention
+from identiformer.models.layers.attention import AVERAGED
 from references import attention as reference
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -80,6 +81,13 @@ def test_explicit_and_fused_paths_agree_for_every_preset(preset, padded, biased,
     mask = keep if padded else None
     explicit, _ = module(hidden, mask, bias, need_weights=True)
     assert_close(module(hidden, mask, bias), explicit, 1e-6)
+
+
+@pytest.mark.parametrize("tokens", [AVERAGED, AVERAGED + 1])
+def test_a_shared_value_gives_the_same_where_its_path_changes(tokens):
+    module = randomise(PRESETS["shared_value"](12, 3, dropout=0.0).attention)
+    hidden, keep = torch.randn(2, tokens, 12), torch.arange(tokens) < torch.tensor([[tokens], [200]])
+    assert_close(module(hidden, keep), module(hidden, keep, need_weights=True)[0], 1e-6)
 
 
 @pytest.mark.parametrize("padded", [False, True])
