@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench
+.PHONY: help demo test fuzz check bench
 
 help: ## List the commands
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,6 +24,9 @@ demo: $(VENV)/installed ## Train a standard and an identifiable classifier and c
 
 test: $(VENV)/installed ## Run the tests
 	$(BIN)/pytest --numprocesses=auto --dist=worksteal
+
+fuzz: $(VENV)/installed ## Try 500 files and command lines of each kind by chance; FUZZ=5000 tries more
+	FUZZ=$(or $(FUZZ),500) $(BIN)/pytest --numprocesses=auto --dist=worksteal tests/train/test_fuzz.py
 
 check: $(VENV)/installed ## Run the linter, the formatter's check and the type checker
 	$(BIN)/ruff check .

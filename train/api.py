@@ -1,5 +1,6 @@
 """The Python entries behind the commands."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def train(
         TrainingError: If training diverges, or the disk is full; what is saved until then stays.
     """
     columns = {"data": data, "validation": validation, "test": test, "label": label}
-    own = _own(text=text, encoding=encoding, separator=separator, **columns)
+    own = _own(overrides, text=text, encoding=encoding, separator=separator, **columns)
     if resume is not None:
         return _resume(resume, [*overrides, *own])
     return run(compose_config([*overrides, *own, override("command", command)]))
@@ -90,7 +91,7 @@ def sweep(
         UserError: If an option is not there; nothing has run then.
     """
     columns = {"data": data, "validation": validation, "test": test, "label": label}
-    return run_sweep(overrides, _own(text=text, encoding=encoding, separator=separator, **columns))
+    return run_sweep(overrides, _own(overrides, text=text, encoding=encoding, separator=separator, **columns))
 
 
 @calm_libraries()
@@ -117,19 +118,23 @@ def describe(
     Raises:
         UserError: If training on it would be refused.
     """
-    own = _own(text=text, label=label, encoding=encoding, separator=separator)
-    if Path(source).is_dir():
+    own = _own(overrides, text=text, label=label, encoding=encoding, separator=separator)
+    if os.path.isdir(source):
         chosen = ["data=folder", override("data.folder", source)]
-    elif Path(source).is_file() or Path(source).suffix in ENDINGS:
+    elif os.path.exists(source) or Path(source).suffix.lower() in ENDINGS:
         chosen = ["data=files", override("data.train", source)]
     else:
         chosen = [f"data={source}"]
     return prepare(compose_config([*chosen, *overrides, *own]).data)
 
 
-def _own(*, text: Sequence[str] = (), data: str | None = None, **options: str | None) -> list[str]:
+def _own(
+    overrides: Sequence[str], *, text: Sequence[str] = (), data: str | None = None, **options: str | None
+) -> list[str]:
     """Overrides from the options that people type by name."""
+    if data is not None and (others := [typed for typed in overrides if typed.startswith("data=")]):
+        raise UserError(f"--data {data} and {others[0]} are two sources of data: leave one out.")
     given = {"train": data, **options}
-    files = ["data=files"] if data else []
+    files = ["data=files"] if data is not None else []
     columns = [f"data.text=[{','.join(override('', name)[1:] for name in text)}]"] if text else []
     return files + [override(f"data.{key}", value) for key, value in given.items() if value is not None] + columns

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 import datasets
 import transformers
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from .errors import UserError, first_line
 
 UNCONCERNING = (
     "does not have many workers",
@@ -22,7 +25,11 @@ UNCONCERNING = (
 
 @contextmanager
 def calm_libraries(quiet: bool = False) -> Iterator[None]:
-    """Leave out what does not concern a user; with `quiet`, or where nobody looks on, also progress bars of data."""
+    """Leave out what does not concern a user; with `quiet`, or where nobody looks on, also progress bars of data.
+
+    Raises:
+        UserError: If Lightning says that settings do not fit each other.
+    """
     for name in ("lightning.pytorch", "lightning.fabric", "huggingface_hub", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)
     transformers.logging.disable_progress_bar()
@@ -31,4 +38,9 @@ def calm_libraries(quiet: bool = False) -> Iterator[None]:
     with warnings.catch_warnings():
         for message in UNCONCERNING:
             warnings.filterwarnings("ignore", f".*{message}")
-        yield
+        try:
+            yield
+        except (MisconfigurationException, RuntimeError) as error:
+            if not isinstance(error, MisconfigurationException) and "Early stopping conditioned on" not in str(error):
+                raise
+            raise UserError(first_line(error)) from None

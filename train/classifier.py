@@ -12,6 +12,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 from transformers import PreTrainedModel
 
 from .data.batches import NO_LABEL
+from .errors import users_mistakes
 
 
 class TextClassifier(L.LightningModule):
@@ -73,10 +74,11 @@ class TextClassifier(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer over all trainable parameters, and the scheduler by step."""
         trainable = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        optimizer = self.make_optimizer(self.groups or trainable)
-        if self.make_scheduler is None:
-            return optimizer
-        scheduler = self.make_scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
+        with users_mistakes((TypeError, ValueError)):
+            optimizer = self.make_optimizer(self.groups or trainable)
+            if self.make_scheduler is None:
+                return optimizer
+            scheduler = self.make_scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def _evaluate(self, batch: dict[str, Tensor], stage: str) -> Tensor:

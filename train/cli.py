@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import Interrupted, TrainingError, UserError, near_match
+from .errors import Interrupted, TrainingError, UserError, near_match, refuse_unwritable, visible
 
 app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
@@ -21,6 +21,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+UsageError: Any = typer.BadParameter.__base__
+
 Model = Annotated[str, typer.Argument(help="A run folder, its `model/`, a checkpoint folder, or a hub name.")]
 TrainData = Annotated[str | None, typer.Option("--data", help="File to train on; alone, it is split 80/10/10.")]
 Data = Annotated[str | None, typer.Option("--data", help="CSV, TSV, JSONL or parquet file.")]
@@ -29,6 +31,7 @@ Test = Annotated[str | None, typer.Option("--test", help="File to test on.")]
 Text = Annotated[list[str] | None, typer.Option("--text", help="Text column; give it again for a second one.")]
 Label = Annotated[str | None, typer.Option("--label", help="Label column.")]
 Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of the files, if not UTF-8.")]
+FileEncoding = Annotated[str, typer.Option("--encoding", help="Encoding of the file.")]
 Separator = Annotated[
     str | None, typer.Option("--separator", help="Character between columns, if not by the file's ending.")
 ]
@@ -94,7 +97,7 @@ def evaluate(
     data: Annotated[str, typer.Option("--data", help="Labelled CSV, TSV, JSONL or parquet file.")],
     text: Text = None,
     label: Label = None,
-    encoding: Encoding = "utf-8",
+    encoding: FileEncoding = "utf-8",
     separator: Separator = None,
     drop_unknown: Annotated[bool, typer.Option(help="Leave out rows whose label the model does not know.")] = False,
     devices: Annotated[int, typer.Option("--devices", min=1, help="Devices that share the work.")] = 1,
@@ -113,8 +116,7 @@ def evaluate(
         from .report.console import describe_scores
 
         unknown = "drop" if drop_unknown else "error"
-        options = {"encoding": encoding or "utf-8", "separator": separator, "unknown_labels": unknown}
-        options |= {"devices": devices}
+        options = {"encoding": encoding, "separator": separator, "unknown_labels": unknown, "devices": devices}
         Console().print(describe_scores(run(model, data, text=text or (), label=label, **options)))
 
     _answer(work)
@@ -126,7 +128,7 @@ def predict(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts; with k text columns, every k are one row.")] = None,
     data: Data = None,
     text: Text = None,
-    encoding: Encoding = "utf-8",
+    encoding: FileEncoding = "utf-8",
     separator: Separator = None,
     output: Annotated[str | None, typer.Option("--output", help="CSV or JSONL file to write.")] = None,
     quiet: Quiet = False,
@@ -142,9 +144,9 @@ def predict(
         from .report.console import show_predictions, write_predictions
 
         _check_output(output)
-        options = {"encoding": encoding or "utf-8", "separator": separator, "quiet": quiet}
+        options = {"encoding": encoding, "separator": separator, "quiet": quiet}
         table = run(model, texts or (), data=data, text=text or (), **options)
-        if output:
+        if output is not None:
             write_predictions(table, output)
         else:
             show_predictions(table, texts if len(texts or ()) == len(table) else None)
@@ -158,7 +160,7 @@ def analyze(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts; with k text columns, every k are one row.")] = None,
     data: Data = None,
     text: Text = None,
-    encoding: Encoding = "utf-8",
+    encoding: FileEncoding = "utf-8",
     separator: Separator = None,
     row: Annotated[int | None, typer.Option("--row", help="Only this row of the file, from 1.")] = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Layer of --token and --png, from 0.")] = None,
@@ -204,8 +206,10 @@ def analyze(
         from .analyzing import analyze as run
         from .report.analysis import head_table, token_table
 
-        options = {"data": data, "text": text or (), "encoding": encoding or "utf-8", "separator": separator}
+        options = {"data": data, "text": text or (), "encoding": encoding, "separator": separator}
         options |= {"json": json, "csv": csv, "png": png, "quiet": quiet}
+        for path in (json, csv, png):
+            refuse_unwritable(path)
         of_heads = {"--head": head, "--token": token, "--hide-special": hide_special or None}
         of_tokens = {"--distance": distance, "--sample": sample, "--max-length": max_length}
         of_attribution = {"--probes": probes, "--previous": previous or None}
@@ -310,7 +314,7 @@ def report(
     output: Annotated[str, typer.Option("--output", "-o", help="HTML file to write.")],
     data: Data = None,
     text: Text = None,
-    encoding: Encoding = "utf-8",
+    encoding: FileEncoding = "utf-8",
     separator: Separator = None,
     rows: Annotated[
         int, typer.Option("--rows", min=1, help="How many rows of the file are shown, from the first.")
@@ -338,10 +342,9 @@ def report(
     def work() -> None:
         from .reporting import make_report as run
 
-        if not os.path.isdir(os.path.dirname(output) or "."):
-            raise UserError(f"{output} cannot be written: there is no folder {os.path.dirname(output)!r}.")
+        refuse_unwritable(output)
         folders = 1 + len(list(takewhile(_is_model, models[1:])))
-        options = {"encoding": encoding or "utf-8", "separator": separator, "rows": rows, "quiet": quiet}
+        options = {"encoding": encoding, "separator": separator, "rows": rows, "quiet": quiet}
         options |= {"intervals": _places(intervals), "text": text or (), "data": data}
         run(models[:folders], models[folders:], **options).save(output)
         if not quiet:
@@ -371,12 +374,26 @@ def _is_model(argument: str) -> bool:
 def main(argv: list[str] | None = None) -> int:
     """Run a command line. 0: done; 1: training failed; 2: a user's mistake; 130: interrupted."""
     argv = sys.argv[1:] if argv is None else argv
+    command = shlex.join(["identiformer", *argv])
     try:
         with _others_silent():
-            app(args=argv, prog_name="identiformer", obj=shlex.join(["identiformer", *argv]))
+            return app(args=argv, prog_name="identiformer", obj=command, standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    return 0
+    except UsageError as error:
+        return _complain(error)
+
+
+def _complain(error: Any) -> int:
+    """What typer says of a command line, in one line; help, where nothing was typed."""
+    message = error.format_message()
+    if "\n" in message or not message:
+        error.show()
+    else:
+        path = error.ctx.command_path if error.ctx else "identiformer"
+        stop = "" if message.endswith((".", "?")) else "."
+        print(f"Error: {visible(message)}{stop} See `{path} --help`.", file=sys.stderr)
+    return 2
 
 
 @contextmanager
@@ -469,8 +486,9 @@ def _refuse(options: dict[str, Any], why: str) -> None:
 
 
 def _check_output(output: str | None) -> None:
-    if output and not output.endswith((".csv", ".jsonl")):
+    if output is not None and not output.lower().endswith((".csv", ".jsonl")):
         raise UserError(f"--output {output!r}: give a name that ends in .csv or .jsonl.")
+    refuse_unwritable(output)
 
 
 def _answer(work: Callable[[], Any]) -> None:
@@ -494,5 +512,5 @@ def _answer(work: Callable[[], Any]) -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"Error: {message}", file=sys.stderr)
+    print(f"Error: {visible(message)}", file=sys.stderr)
     raise typer.Exit(2)

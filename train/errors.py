@@ -1,6 +1,7 @@
 """What a user is told: the exception for what they can mend, and the monitor's warning."""
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,15 +32,44 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def users_mistakes() -> Iterator[None]:
-    """Take what `models` refuses, a ValueError, for a user's mistake."""
+def users_mistakes(kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Take errors of some kinds for a user's mistake; `models` refuses by a ValueError."""
     try:
         yield
-    except ValueError as error:
+    except kinds as error:
         raise UserError(str(error)) from None
 
 
+def refuse_unwritable(path: str | None) -> None:
+    """Refuse a file to be written that cannot be, before anything is computed for it; None is none.
+
+    Raises:
+        UserError: If so.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(path) or "."
+    if not os.path.basename(path) or os.path.isdir(path):
+        raise UserError(f"{path} cannot be written: it is a folder, not a file.")
+    if not os.path.isdir(folder):
+        raise UserError(f"{path} cannot be written: there is no folder {folder!r}.")
+
+
+def visible(text: str) -> str:
+    """A text in one line that only prints: line ends and commands to a terminal are written as in Python."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line, or else its kind."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
 def near_match(word: str, words: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the nearest of `words`, or nothing."""
-    near = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    """` Did you mean 'x'?` for the nearest of `words`, whatever their case and outer spaces, or nothing."""
+    plain = {other.strip().casefold(): other for other in words}
+    near = difflib.get_close_matches(word.strip().casefold(), plain, n=1)
+    return f" Did you mean {plain[near[0]]!r}?" if near else ""

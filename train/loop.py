@@ -27,7 +27,7 @@ from .data.batches import PositionedLoader, batches_of
 from .data.prepare import TextData, one_batch, prepare
 from .data.tokenizer import vocabulary_hash
 from .disk import whole_file
-from .errors import UserError
+from .errors import UserError, first_line
 from .pretrained import FineTuning, load_pretrained
 from .processes import check_same, first_decides, together
 from .report.console import describe_data, describe_layers
@@ -153,7 +153,7 @@ def _new_model(cfg: DictConfig, data: TextData) -> IdentiformerForSequenceClassi
             label2id={name: number for number, name in names.items()},
         )
         return IdentiformerForSequenceClassification(config)
-    except (TypeError, ValueError, StrictDataclassError) as error:
+    except (TypeError, ValueError, RuntimeError, StrictDataclassError) as error:
         raise UserError(f"model: {error.__cause__ or error}") from None
 
 
@@ -166,7 +166,8 @@ def build(section: DictConfig | None, **arguments: Any) -> Any:
     try:
         return section and instantiate(section, **arguments)
     except InstantiationException as error:
-        raise UserError(f"{section.get('_target_')}: {error.__cause__ or error}") from None  # pyright: ignore
+        reason = first_line(error.__cause__ or error)
+        raise UserError(f"{section.get('_target_')}: {reason}") from None  # pyright: ignore
 
 
 def class_weight(kind: str | None, data: TextData) -> Tensor | None:
@@ -200,7 +201,7 @@ def announce(
     if tuning:
         console.print(escape(str(tuning)))
     console.print(describe_layers(cfg.preset, model, data.reports["validation"].lengths))
-    console.print(str(place), soft_wrap=True)
+    console.print(str(place), markup=False, highlight=False, soft_wrap=True)
 
 
 def loader(data: TextData, split: str, cfg: DictConfig, trainer: L.Trainer) -> PositionedLoader:

@@ -1,6 +1,8 @@
 """A trained model put to use: predictions for texts, and scores on a labelled file."""
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ import pandas as pd
 import torch
 from datasets import Dataset
 from lightning.pytorch.strategies import DDPStrategy
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from transformers import (
@@ -21,16 +24,16 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..models import IdentiformerForSequenceClassification
+from .. import models  # noqa: F401 (registers our architecture)
 from .callbacks import IdentifiabilityMonitor, PredictionRecorder
 from .calm import calm_libraries
 from .classifier import TextClassifier
 from .data.batches import batches_of
 from .data.labels import encode_labels
-from .data.prepare import drop_unusable, tokenize
-from .data.reading import FEATURES, Columns, read_file
+from .data.prepare import drop_unusable, refuse_empty, tokenize, warn_of_columns, warn_of_labels
+from .data.reading import FEATURES, Columns, read_file, row_of
 from .data.tokenizer import vocabulary_hash
-from .errors import UserError
+from .errors import UserError, first_line
 from .processes import together
 from .statistics import accuracy_interval
 
@@ -67,42 +70,61 @@ def load_model(name: str, classifier: bool = True) -> Loaded:
     Raises:
         UserError: If there is none, it has no classifier, or its tokenizer is not the one that it was trained with.
     """
-    folder = Path(name) / "model" if (Path(name) / "model" / "config.json").is_file() else Path(name)
-    source = str(folder) if folder.exists() else name
+    folder = Path(name, "model") if os.path.isfile(Path(name, "model", "config.json")) else Path(name)
+    source = str(folder) if os.path.exists(folder) else name
     try:
         model, missing = _load(AutoModelForSequenceClassification, source)
         if missing and not classifier:
             model, missing = _load(AutoModel, source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{name!r} is neither the folder of a finished run or of a saved model, nor a model of the hub that can be "
-            f"had now: {str(error).splitlines()[0]}"
-        ) from None
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # libraries say in many ways that a file is not what it should be
+        what = "is neither the folder of a finished run or of a saved model, nor a model of the hub that can be had now"
+        what = "cannot be loaded" if os.path.isfile(folder / "config.json") else what
+        raise UserError(f"{name!r} {what}: {first_line(error)}") from None
     if missing:
         raise UserError(f"{name!r} is not a trained classifier: it has no {min(missing)}; train it first.")
-    facts_file = folder / "identiformer.json"
-    facts = json.loads(facts_file.read_text(encoding="utf-8")) if facts_file.is_file() else {}
     _check_tokenizer(name, model, tokenizer)
     limit = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
     tokenizer.model_max_length = min(tokenizer.model_max_length, limit)
-    columns = Columns(tuple(facts.get("text", ["text"])), facts.get("label", "label"))
-    return Loaded(model.eval(), tokenizer, columns)
+    loaded = Loaded(model.eval(), tokenizer, _trained_columns(name, folder / "identiformer.json"))
+    if classifier:
+        _check_classifier(name, loaded)
+    return loaded
 
 
 def _load(kind: Any, source: str) -> tuple[PreTrainedModel, set[str]]:
     """The model and the names of the parameters that it was not saved with, but those of an encoder's pooler."""
-    options: Any = {"output_loading_info": True, "use_safetensors": True, "ignore_mismatched_sizes": True}
-    model, report = kind.from_pretrained(source, **options)
-    for name, saved, expected in sorted(report["mismatched_keys"]):
-        raise UserError(
-            f"{source!r}: {name} was saved with sizes {list(saved)}, config.json says {list(expected)}; they are "
-            "not of one model."
-        )
-    if isinstance(model, IdentiformerForSequenceClassification) and report["unexpected_keys"]:
-        stranger = min(report["unexpected_keys"])
-        raise UserError(f"{source!r} was saved with {stranger}, for which config.json has no place.")
+    model, report = kind.from_pretrained(
+        source, output_loading_info=True, ignore_mismatched_sizes=True, use_safetensors=True, trust_remote_code=False
+    )
+    for key, saved, expected in sorted(report["mismatched_keys"]):
+        raise ValueError(f"{key} is {tuple(saved)} in the file and {tuple(expected)} by config.json.")
+    if model.config.model_type.startswith("identiformer") and report["unexpected_keys"]:
+        raise ValueError(f"the file has {min(report['unexpected_keys'])}, and a model of its config.json has not.")
     return model, {name for name in report["missing_keys"] if not name.startswith("pooler.")}
+
+
+def _trained_columns(name: str, facts: Path) -> Columns:
+    """The columns that a model was trained on, as its folder says; the default's where it says nothing."""
+    if not facts.is_file():
+        return Columns()
+    try:
+        read = json.loads(facts.read_text(encoding="utf-8"))
+        text, label = read["text"], read["label"]
+    except (ValueError, KeyError, TypeError):
+        text, label = None, None
+    if not (isinstance(text, list) and text and all(isinstance(column, str) for column in [*text, label])):
+        raise UserError(f"{name!r}: {facts.name} does not say which columns the model was trained on: text and label.")
+    return Columns(tuple(text), label)
+
+
+def _check_classifier(name: str, loaded: Loaded) -> None:
+    names: Any = loaded.model.config.id2label
+    if sorted(names) != list(range(len(names))) or len(set(names.values())) < len(names):
+        raise UserError(f"{name!r}: the classes {names} of its config.json are not numbered from 0, each by its name.")
+    for parameter, tensor in loaded.model.named_parameters():
+        if not tensor.isfinite().all():
+            raise UserError(f"{name!r}: {parameter} holds a number that is not finite: train it anew.")
 
 
 def read_rows(
@@ -186,17 +208,18 @@ def evaluate(
 
     Returns:
         `accuracy`, `accuracy_interval` (Wilson, 95 %), `macro_f1`, `majority` (the accuracy of always saying the most
-        frequent class), `rows`, `right`, `read`, `dropped` by reason, `classes` (rows and right by name), and the
-        monitor's measures by their names.
+        frequent class), `rows`, `right`, `read`, `dropped` by reason, `classes` (rows and right by name), `warnings`
+        about columns and labels that look alike, and the monitor's measures by their names.
 
     Raises:
         UserError: If the model or the file cannot be read, or the file has no labels that the model knows.
     """
     loaded = load_model(model)
-    columns = Columns(tuple(text) or loaded.columns.text, label or loaded.columns.label, encoding, separator)
+    label = loaded.columns.label if label is None else label
+    columns = Columns(tuple(text) or loaded.columns.text, label, encoding, separator)
     rows, report = drop_unusable(read_file(data, columns), empty_texts="drop")
-    if not len(rows):
-        raise UserError(f"{data} has no row with a text and a label; a file without labels can only be predicted.")
+    refuse_empty(data, rows)
+    warnings = [*warn_of_columns([data], columns), *warn_of_labels(rows["label"])]
     rows, strangers = encode_labels(rows, loaded.label_names, data, unknown_labels)
     if not len(rows):
         raise UserError(f"{data} has no row whose label the model knows: it knows {', '.join(loaded.label_names)}.")
@@ -216,6 +239,7 @@ def evaluate(
         "right": int(right.sum()),
         "read": report.read,
         "dropped": report.dropped | ({"unknown label": strangers} if strangers else {}),
+        "warnings": warnings,
         "classes": classes,
     }
 
@@ -247,9 +271,12 @@ def _rows_of(texts: Sequence[str], columns: int) -> Dataset:
         raise UserError(
             f"{len(texts)} texts were given; the model reads {columns} columns: give a multiple of {columns}."
         )
-    rows = [list(texts[start : start + columns]) for start in range(0, len(texts), columns)]
-    table = {"row": list(range(1, len(rows) + 1)), "text": rows, "label": [None] * len(rows)}
-    return Dataset.from_dict(table, features=FEATURES)
+    names = [str(number) for number in range(columns)]
+    rows = [dict(zip(names, texts[start:], strict=False)) for start in range(0, len(texts), columns)]
+    wanted = Columns(tuple(names), None)
+    return Dataset.from_list(
+        [row_of("The texts", number, cells, wanted) for number, cells in enumerate(rows, start=1)], features=FEATURES
+    )
 
 
 @torch.inference_mode()
@@ -259,7 +286,8 @@ def probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, T
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, len(loaded.label_names))
     model: Any = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     recorder = PredictionRecorder()
-    for batch in track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), "Predicting", disable=quiet, transient=True):
+    shown: dict[str, Any] = {"console": Console(stderr=True), "disable": quiet or not sys.stderr.isatty()}
+    for batch in track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), "Predicting", transient=True, **shown):
         inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
         recorder.record(batch["row"], model(**inputs).logits.float().softmax(-1))
     return recorder.gather()

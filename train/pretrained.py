@@ -13,7 +13,7 @@ from ..models import MultiHeadAttention, SwapReport, swap_encoder_layers
 from ..models.adapters import attention_modules, encoder_layers
 from ..models.layers.presets import AttentionSizes
 from .data.prepare import TextData
-from .errors import UserError
+from .errors import UserError, first_line
 
 
 @dataclass
@@ -98,12 +98,16 @@ def _load(name: str, data: TextData) -> tuple[PreTrainedModel, set[str]]:
     options |= {"label2id": {label: number for number, label in names.items()}, "problem_type": None}
     try:
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            name, **options, ignore_mismatched_sizes=True, output_loading_info=True, use_safetensors=True
+            name,
+            **options,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
         attention_modules(model)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"model.name {name!r} is no model that can be fine-tuned here: {reason}") from None
+    except Exception as error:  # libraries say in many ways that a file is not what it should be
+        raise UserError(f"model.name {name!r} is no model that can be fine-tuned here: {first_line(error)}") from None
     if not data.tokenizer.name_or_path:
         raise UserError(f"A vocabulary of the data's own means nothing to {name!r}: leave data.tokenizer out.")
     if len(data.tokenizer) > model.config.vocab_size or data.tokenizer.pad_token_id != model.config.pad_token_id:

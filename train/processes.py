@@ -24,7 +24,7 @@ def together(trainer: L.Trainer) -> Iterator[Strategy]:
     and its environment is as it was, so that another run can follow. Gives the trainer's strategy, by which they talk.
 
     Raises:
-        UserError: If the strategy is not known to keep the whole model in every process: it is measured and saved there.
+        UserError: If the strategy may split the weights: they are measured and saved in one process.
     """
     if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
         kind = type(trainer.strategy).__name__

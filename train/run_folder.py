@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from .callbacks import PredictionRecorder
 from .data.prepare import TextData
 from .disk import whole_file
+from .errors import UserError
 from .predicting import class_table
 from .report.card import write_card
 
@@ -21,7 +22,18 @@ PACKAGES = ("identiformer", "torch", "lightning", "transformers", "datasets", "t
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """Make a folder of this name and the time in `parent` that nobody else has, not even in the same second."""
+    """Make a folder of this name and the time in `parent` that nobody else has, not even in the same second.
+
+    Raises:
+        UserError: If it cannot be made.
+    """
+    try:
+        return _new_folder(parent, name)
+    except OSError as error:
+        raise UserError(f"No folder can be made in {str(parent)!r}: {error.strerror}.") from None
+
+
+def _new_folder(parent: Path, name: str) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     stem, number = f"{name}-{datetime.now():%Y%m%d-%H%M%S}", 1
     while True:

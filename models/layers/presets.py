@@ -38,6 +38,8 @@ def head_size(d_model: int, num_heads: int, parts: int = 1) -> int:
     Raises:
         ValueError: If it is not a whole number.
     """
+    if num_heads < 1:
+        raise ValueError(f"num_heads is {num_heads}: it must be at least 1.")
     if d_model % (parts * num_heads):
         needed = "num_heads" if parts == 1 else f"{parts} num_heads"
         raise ValueError(f"d_model is {d_model} and num_heads {num_heads}: d_model must be a multiple of {needed}.")

@@ -1,9 +1,11 @@
-"""Seconds and peak memory of reading, vocabulary and tokenising: `python tests/benchmarks/reading.py [ROWS]`."""
+"""Seconds and peak memory of reading, vocabulary, tokenising, and all: `python tests/benchmarks/reading.py [ROWS]`."""
 
 import csv
 import itertools
+import os
 import random
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +29,7 @@ def write(path: Path) -> None:
 def main() -> None:
     """Time each step in one run."""
     from identiformer.train.data.labels import encode_labels
-    from identiformer.train.data.prepare import tokenize
+    from identiformer.train.data.prepare import Texts, tokenize
     from identiformer.train.data.reading import Columns, read_file
     from identiformer.train.data.tokenizer import make_tokenizer
 
@@ -44,10 +46,13 @@ def main() -> None:
         print(f"{ROWS:,} rows, {path.stat().st_size / 2**20:.0f} MiB")
         step("at the start", lambda: None)
         rows = step("reading", lambda: read_file(path, Columns()))
-        texts = [text for row in rows["text"] for text in row]
-        tokenizer = step("vocabulary", lambda: make_tokenizer("word", texts, 8000, 256))
-        labelled, _ = encode_labels(rows, ["a", "b", "c"], "train")
+        tokenizer = step("vocabulary", lambda: make_tokenizer("word", Texts(rows), 8000, 256))
+        labelled, _ = encode_labels(rows, ["a", "b", "c"], "The file")
         step("tokenising", lambda: tokenize(labelled, tokenizer))
+        command = [sys.executable, "-m", "identiformer", "data", str(path)]
+        step("all: data", lambda: subprocess.run(command, env=os.environ | {"HF_DATASETS_CACHE": folder}, check=True))
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        print(f"peak memory of `identiformer data` {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def test_special_tokens_are_hidden_from_sight_and_not_from_the_mathematics(folde
         (["--layer", "1"], "give one of these, too"),
         ([SHORT, "--token", "0"], "show one text of the 2: choose it by --row"),
         (["--data", "missing.csv"], "Give either texts or a file"),
-        (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written: No such file or directory."),
+        (["--json", "nowhere/x.json"], "nowhere/x.json cannot be written: there is no folder 'nowhere'."),
         (["--png", "nowhere/x.png"], "nowhere/x.png cannot be written"),
     ],
 )

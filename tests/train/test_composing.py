@@ -83,7 +83,7 @@ def test_sizes_follow_d_model_and_what_the_user_types_wins():
         (["model.d_model=100"], "d_model must be a multiple of num_heads"),
         (["seed=abc"], "seed: Value 'abc'"),
         (["data.text=3"], "data.text"),
-        (["model.d_key=(1"], "parsing override 'model.d_key=\\(1'"),
+        (["model.d_key=(1"], r"model.d_key=\(1 cannot be read: put quotes around its value"),
         (["seed=0,1"], "seed=0,1 is several values: add --multirun"),
         (["seed=range(3)"], "add --multirun"),
     ],

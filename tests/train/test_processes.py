@@ -156,6 +156,6 @@ def test_the_points_of_a_sweep_are_each_run_by_two_processes(options, typed, tmp
 
 def test_a_strategy_that_may_split_weights_is_refused():
     trainer = L.Trainer(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(), logger=False)
-    with pytest.raises(UserError, match="ModelParallelStrategy, which may split the weights: use trainer=ddp"):
-        with together(trainer):
-            pass
+    refused = pytest.raises(UserError, match="ModelParallelStrategy, which may split the weights: use trainer=ddp")
+    with refused, together(trainer):
+        pass

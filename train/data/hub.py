@@ -5,8 +5,8 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, load_dataset
 
-from ..errors import UserError, near_match
-from .reading import FEATURES, Columns, row_of
+from ..errors import UserError, first_line, near_match
+from .reading import Columns, row_of, rows_from
 
 
 def read_hub(hub: Any, columns: Columns) -> dict[str, Dataset]:
@@ -23,21 +23,20 @@ def _read(hub: Any, columns: Columns, split: str) -> Dataset:
         dataset: Any = load_dataset(hub.path, hub.name, revision=hub.revision, split=split)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"The data set {hub.path!r} is neither in the cache nor to be had now ({str(error).splitlines()[0]}): run "
+            f"The data set {hub.path!r} is neither in the cache nor to be had now ({first_line(error)}): run "
             "this once with a connection, or give a folder with a copy of its repository by data.hub.path=FOLDER."
         ) from None
     if missing := [name for name in columns.names if name not in dataset.column_names]:
         hint = near_match(missing[0], dataset.column_names)
         raise UserError(f"{hub.path}: there is no column {missing[0]!r} among {', '.join(dataset.column_names)}.{hint}")
-    source = {"dataset": dataset, "columns": columns}
-    return Dataset.from_generator(_rows, features=FEATURES, gen_kwargs=source)  # pyright: ignore[reportReturnType]
+    return rows_from(_rows, hub.path, {"dataset": dataset, "columns": columns, "name": hub.path})
 
 
-def _rows(dataset: Any, columns: Columns) -> Iterator[dict[str, Any]]:
+def _rows(dataset: Any, columns: Columns, name: str) -> Iterator[dict[str, Any]]:
     feature = dataset.features[columns.label] if columns.label else None
     for number, cells in enumerate(dataset, start=1):
         if columns.label and cells[columns.label] in (-1, "-1"):
             cells[columns.label] = None  # what hidden or undecided labels are given as
         elif isinstance(feature, ClassLabel):
             cells[columns.label] = feature.int2str(cells[columns.label])
-        yield row_of(number, cells, columns)
+        yield row_of(name, number, cells, columns)

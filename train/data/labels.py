@@ -1,7 +1,9 @@
 """The names of the classes: one map, made from the train split, for every split and for good."""
 
 import math
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 from datasets import Dataset
 
@@ -21,8 +23,10 @@ def label_names(labels: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (float(name), name)) if all(map(_is_number, names)) else sorted(names)
 
 
-def encode_labels(dataset: Dataset, names: list[str], split: str, unknown: str = "error") -> tuple[Dataset, int]:
+def encode_labels(dataset: Dataset, names: list[str], what: str, unknown: str = "error") -> tuple[Dataset, int]:
     """Add `labels`, each row's class number. With `unknown="drop"`, rows of a label not in `names` are left out.
+
+    `what` is what the rows are called in a message.
 
     Returns:
         The rows, and how many were left out.
@@ -37,12 +41,22 @@ def encode_labels(dataset: Dataset, names: list[str], split: str, unknown: str =
         label, count = strangers.most_common(1)[0]
         rows = "1 row" if count == 1 else f"{count:,} rows"
         raise UserError(
-            f"The {split} split has the label {label!r} in {rows}, and the train split has not."
-            f"{near_match(label, names)} Mend it, or leave such rows out by data.unknown_labels=drop."
+            f"{what} has the label {label!r} in {rows}, and the train split has not.{near_match(label, names)} "
+            "Mend it, or leave such rows out by data.unknown_labels=drop, in evaluate by --drop-unknown."
         )
     if strangers:
         dataset = dataset.select([place for place, label in enumerate(labels) if label in numbers])
-    return dataset.add_column("labels", [numbers[label] for label in dataset["label"]]), strangers.total()
+    known = [numbers[label] for label in labels if label in numbers]
+    return dataset.add_column("labels", known), strangers.total()
+
+
+def look_alikes(names: Iterable[str]) -> list[list[str]]:
+    """Names that differ only in case, outer spaces, encoding of letters or spelling of a number, in groups."""
+    groups: dict[str | float, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(names):
+        plain = unicodedata.normalize("NFKC", name).strip().casefold()
+        groups[float(plain) if _is_number(plain) else plain].append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _is_number(name: str) -> bool:

@@ -2,22 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 
 
-def make_tokenizer(kind: str, texts: Sequence[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerBase:
+def make_tokenizer(kind: str, texts: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerBase:
     """Train a tokenizer of a kind on texts, or load a pretrained one. It cuts texts at `max_length` tokens.
 
     Args:
         kind: "word", "bpe" or "wordpiece"; anything else is the folder or hub name of a pretrained tokenizer.
-        texts: The train split.
+        texts: The train split; it is gone through once or twice.
         vocab_size: Most tokens of a trained vocabulary, the four special ones counted.
         max_length: Longest text in tokens, special tokens counted.
 
@@ -38,11 +38,11 @@ def make_tokenizer(kind: str, texts: Sequence[str], vocab_size: int, max_length:
 def load_tokenizer(name: str, max_length: int) -> PreTrainedTokenizerBase:
     """A pretrained tokenizer by folder or hub name, cutting at `max_length`."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # libraries say in many ways that a file is not what it should be
         kinds = ", ".join(TRAINED)
         raise UserError(
-            f"There is no tokenizer {name!r}: give {kinds}, a folder or a hub name ({_first(error)})"
+            f"There is no tokenizer {name!r}: give {kinds}, a folder or a hub name ({first_line(error)})"
         ) from None
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token: batches need one.")
@@ -59,7 +59,7 @@ def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
 
 
-def _word(texts: Sequence[str], vocab_size: int) -> Tokenizer:
+def _word(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Lower-cased words and punctuation marks that occur twice or more, the most frequent first."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
@@ -69,7 +69,7 @@ def _word(texts: Sequence[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _bpe(texts: Sequence[str], vocab_size: int) -> Tokenizer:
+def _bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Byte pairs: any text can be written, nothing is unknown."""
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.NFC()
@@ -81,7 +81,7 @@ def _bpe(texts: Sequence[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def _wordpiece(texts: Sequence[str], vocab_size: int) -> Tokenizer:
+def _wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Word pieces as BERT's, lower-cased."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -101,8 +101,4 @@ def _trainer_options(vocab_size: int) -> dict:
     return {"vocab_size": vocab_size, "special_tokens": list(SPECIAL.values()), "show_progress": False}
 
 
-def _first(error: Exception) -> str:
-    return str(error).splitlines()[0]
-
-
-TRAINED: dict[str, Callable[[Sequence[str], int], Tokenizer]] = {"word": _word, "bpe": _bpe, "wordpiece": _wordpiece}
+TRAINED: dict[str, Callable[[Iterable[str], int], Tokenizer]] = {"word": _word, "bpe": _bpe, "wordpiece": _wordpiece}

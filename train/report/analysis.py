@@ -11,11 +11,11 @@ from typing import IO, Any, Self
 import pandas as pd
 from rich import box
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
 
-from ..errors import UserError
+from ..errors import UserError, refuse_unwritable
 from ..metrics.head_maps import HeadMaps
+from .literal import literal
 
 COLUMNS = {
     "rank": ("rank", "{:.1f}"),
@@ -95,7 +95,7 @@ def token_table(tokens: pd.DataFrame, title: str, hide_special: bool) -> Group:
             continue
         weights = [f"{line[name]:.4f}" for name in ("raw", "effective", "max_entropy")]
         ends = f"[{line['lower']:.4f}, {line['upper']:.4f}]"
-        shown.add_row(str(line["position"]), escape(str(line["token"])), *weights, escape(ends))
+        shown.add_row(str(line["position"]), literal(line["token"]), *weights, literal(ends))
     failed = not all(tokens["max_entropy_converged"])
     return Group(shown, *(["The max-entropy weights were not found to their tolerance."] if failed else []))
 
@@ -105,6 +105,7 @@ class WholeFile:
 
     def __init__(self, path: str):
         self.path, self.part = Path(path), Path(f"{path}.part")
+        refuse_unwritable(path)
         try:
             self.file: IO[str] = self.part.open("w", encoding="utf-8", newline="")
         except OSError as error:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 from rich.console import Group as Lines
-from rich.markup import escape
 from rich.table import Table
 
 from ..errors import UserError
 from .compare import Comparison, PairedTest
+from .literal import literal
 from .runs import Group
 
 NUMBER = "{:.3f}".format
@@ -70,11 +70,11 @@ def describe_comparison(comparison: Comparison, width: int) -> Lines:
         heading, *lines = _lines(whole.iloc[:, [0, *range(start, min(start + abreast, whole.shape[1]))]])
         table = Table(heading[0])
         for name in heading[1:]:
-            table.add_column(escape(name), justify="right", overflow="fold")
+            table.add_column(literal(name), justify="right", overflow="fold")
         for line in lines:
-            table.add_row(*map(escape, line))
+            table.add_row(*map(literal, line))
         parts.append(table)
-    return Lines(*parts, *map(escape, notes(comparison)))
+    return Lines(*parts, *map(literal, notes(comparison)))
 
 
 def write_comparison(comparison: Comparison, path: str, kind: str) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.table import Table
 
 from ...models.adapters import attention_modules, heads
 from ..data.prepare import TextData
+from ..errors import UserError
 from ..sweep_folder import Sweep
+from .literal import headed, literal
 
 
 def describe_data(data: TextData) -> Group:
@@ -30,13 +31,13 @@ def describe_data(data: TextData) -> Group:
         table.add_column(name, justify="right")
     for split, report in reports:
         table.add_row(split, *_split_cells(report))
-    return Group(*lines, table, _label_table(data))
+    return Group(*lines, *map(literal, data.warnings), table, _label_table(data))
 
 
 def _label_table(data: TextData) -> Table:
     table = Table("label", *data.reports)
     for name in data.label_names:
-        table.add_row(escape(name), *(f"{report.labels[name]:,}" for report in data.reports.values()))
+        table.add_row(literal(name), *(f"{report.labels[name]:,}" for report in data.reports.values()))
     return table
 
 
@@ -46,12 +47,13 @@ def describe_scores(scores: dict[str, Any]) -> Group:
     dropped = "".join(f", {n:,} dropped ({why})" for why, n in scores["dropped"].items())
     lines = [
         f"{scores['read']:,} rows read{dropped}",
+        *map(literal, scores["warnings"]),
         f"accuracy {scores['accuracy']:.4f} [{low:.4f}, {high:.4f}], {scores['right']:,} of {scores['rows']:,} right",
         f"macro F1 {scores['macro_f1']:.4f}; always the most frequent class: accuracy {scores['majority']:.4f}",
     ]
     classes = Table("label", "rows", "right")
     for name, counts in scores["classes"].items():
-        classes.add_row(escape(name), f"{counts['rows']:,}", f"{counts['right']:,}")
+        classes.add_row(literal(name), f"{counts['rows']:,}", f"{counts['right']:,}")
     measures = Table("measure", "all layers")
     for name, value in scores.items():
         if name.startswith(("identifiability/", "effective_attention/")):
@@ -66,28 +68,35 @@ def describe_sweep(sweep: Sweep) -> Table:
     }
     keys = [key for point in points.values() for key in point]
     varying = [key for key in dict.fromkeys(keys) if len({point.get(key) for point in points.values()}) > 1]
-    table = Table("point", *map(escape, varying), "run")
+    table = Table("point", *map(headed, varying), "run")
     for number, point in points.items():
-        run = escape(sweep.points[number].get("run", "failed"))
-        table.add_row(str(number), *(escape(point.get(key, "")) for key in varying), run)
+        run = literal(sweep.points[number].get("run", "failed"))
+        table.add_row(str(number), *(literal(point.get(key, "")) for key in varying), run)
     return table
 
 
 def show_predictions(table: pd.DataFrame, texts: Sequence[str] | None) -> None:
     """Print predictions, beside the texts where there are any."""
-    shown = Table(*(["text"] if texts else ["row"]), *(escape(name) for name in table.columns[1:]))
+    shown = Table(*(["text"] if texts else ["row"]), *map(headed, table.columns[1:]))
     for place, cells in enumerate(table.itertuples(index=False)):
         numbers = [f"{cell:.4f}" for cell in cells[2:]]
-        shown.add_row(escape(texts[place]) if texts else str(cells[0]), escape(cells[1]), *numbers)
+        shown.add_row(literal(texts[place]) if texts else str(cells[0]), literal(cells[1]), *numbers)
     Console().print(shown)
 
 
 def write_predictions(table: pd.DataFrame, output: str) -> None:
-    """Write predictions as CSV or JSONL, by the ending of `output`."""
-    if output.endswith(".csv"):
-        table.to_csv(output, index=False)
-    else:
-        table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
+    """Write predictions as CSV or JSONL, by the ending of `output`.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
+    try:
+        if output.lower().endswith(".csv"):
+            table.to_csv(output, index=False)
+        else:
+            table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {error.strerror or error}.") from None
 
 
 def describe_layers(preset: str, model: Any, lengths: np.ndarray) -> str:

@@ -1,12 +1,14 @@
 """What every structure that an adapter knows has in common."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 from asserting import assert_close
 from identiformer.models import record_heads
 from identiformer.models.adapters import attention_modules, encoder_layers, heads
+from identiformer.models.identifiability import null_space
 from small_models import KEEP, STRUCTURES, TEXTS, TRANSFORMERS, run, shared_model, small_model
 from torch import nn
 
@@ -102,6 +104,25 @@ def test_a_text_of_padding_alone_is_finite_and_alone_so(model):
     records, logits = recorded(model, TEXTS, keep)
     assert_close(logits[[0, 2]], run(model)[[0, 2]], 1e-6)
     assert all(not record.weights[1].any() for record in records)
+
+
+def test_nan_at_padding_reaches_no_record(model):
+    records, _ = recorded(model)
+    for record in records:
+        inputs = {name: getattr(record.call, name) for name in ("hidden", "key_hidden", "value_hidden")}
+        inputs = {
+            name: states.masked_fill(~KEEP[..., None], torch.nan)
+            for name, states in inputs.items()
+            if states is not None
+        }
+        poisoned = dataclasses.replace(record, call=record.call._replace(**inputs))
+        for part in ("query", "key", "value"):
+            kept = KEEP[:, None].expand(-1, record.heads.num_heads, -1)
+            assert torch.equal(getattr(poisoned, part)[kept], getattr(record, part)[kept])
+        assert torch.equal(poisoned.weights, record.weights)
+        spaces = [null_space(each.value, each.output_map, KEEP[:, None]) for each in (poisoned, record)]
+        for found, expected in zip(*spaces, strict=True):
+            assert torch.equal(found, expected)
 
 
 # What must not be taken for known.

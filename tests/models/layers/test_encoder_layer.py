@@ -105,6 +105,27 @@ def test_nan_at_padding_reaches_no_output_and_no_gradient(preset, norm_first, ne
 
 
 @pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
+@pytest.mark.parametrize(("half", "tolerance"), [(torch.float16, 2e-2), (torch.bfloat16, 1e-1)])  # some ten of its eps
+def test_half_precision_keeps_padding_out(preset, norm_first, need_weights, half, tolerance, keep):
+    layer, keep = layer_of(preset, norm_first), torch.cat([keep, torch.zeros(1, 5, dtype=torch.bool)])
+    clean = torch.randn(3, 5, 12)
+    expected = layer(clean, keep)
+    layer.to(half)
+    results = []
+    for content in (0.0, torch.nan):
+        layer.zero_grad()
+        hidden = clean.to(half).masked_fill(~keep[..., None], content).requires_grad_()
+        output = layer(hidden, keep, need_weights=need_weights)
+        output = output[0] if need_weights else output
+        output.square().sum().backward()
+        results.append([output, hidden.grad, *(parameter.grad for parameter in layer.parameters())])
+    for with_nan, without in zip(results[1], results[0], strict=True):
+        assert torch.equal(with_nan, without)
+        assert without.isfinite().all()
+    assert_close(results[0][0][keep].float(), expected[keep], tolerance)
+
+
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "explicit"])
 def test_padding_does_not_change_kept_positions(preset, norm_first, need_weights, keep):
     layer, hidden = layer_of(preset, norm_first), torch.randn(2, 5, 12)
     other = torch.where(keep[..., None], hidden, 100 * torch.randn(2, 5, 12))

@@ -86,7 +86,7 @@ def test_a_text_of_a_million_characters_is_whole(tmp_path):
         ("text,label\nfine,x\nonly\n", "line 3: 1 fields where the header has 2"),
         ('text,label\n"open,x\n', "line 2: unexpected end of data"),
         ("text,text,label\na,b,x\n", "2 columns are called 'text'"),
-        ("", "no column 'text'"),
+        ("", "file.csv is empty: its first line must name the columns"),
     ],
 )
 def test_a_broken_csv_is_refused_with_its_place(tmp_path, content, sentence):
