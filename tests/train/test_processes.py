@@ -21,9 +21,9 @@ TWO = ("trainer=ddp", "trainer.devices=2", "data.batch_size=4")
 NO_DROPOUT = ("model.dropout=0.0", "model.embedding_dropout=0.0")
 
 
-def _run(*command):
+def _run(*command, cwd=None):
     """A command line in a process of its own, which starts another one."""
-    done = subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -100,39 +100,70 @@ def labelled(reviews, tmp_path_factory):
     return folder
 
 
-EVALUATE = """
-import json, os, sys
+SCRIPT = """
+import json, os, signal, sys
+from pathlib import Path
 from identiformer.train import evaluate
+from identiformer.train.classifier import TextClassifier
 from identiformer.train.cli import main
-model, *files = sys.argv[1:]
-found = [evaluate(model, file, devices=2, texts_measured=5) for file in files]
-with open(f"{files[0]}.{os.environ['RANK']}", "w") as file:
-    json.dump(found, file)
-sys.exit(main(["evaluate", model, "--data", files[1], "--devices=2"]))
+
+given = json.loads(Path("given.json").read_text())
+rank, (first, *_) = os.environ["RANK"], given["files"]
+
+found = [evaluate(given["model"], file, devices=2, texts_measured=5) for file in given["files"]]
+Path(f"found.{rank}").write_text(json.dumps(found))
+assert main(["evaluate", given["model"], "--data", first, "--devices=2"]) == 0
+
+assert main([*given["train"], "name=straight"]) == 0
+step, calls = TextClassifier.training_step, []
+
+def stop(self, batch, number):
+    calls.append(1)
+    if len(calls) == 14 and rank == "1":  # in the second epoch
+        os.kill(os.getpid(), signal.SIGINT)
+    return step(self, batch, number)
+
+TextClassifier.training_step = stop
+assert main([*given["train"], "name=stopped"]) == 130
+(folder,) = Path("stopped").iterdir()
+assert main(["train", "--resume", str(folder)]) == 0
 """
 
 
-def test_two_processes_evaluate_as_one_does_under_torchrun(finished, labelled, tmp_path):
+@pytest.fixture(scope="module")
+def torchrun(finished, labelled, options, typed, tmp_path_factory):
+    """What two processes that torchrun starts leave in a folder, and what they print, when all goes well."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    files = [str(labelled / f"{number}.csv") for number in (1, 7, 64)]
+    command = ["train", *typed, *options, *TWO, "runs=."]
+    given = {"model": str(finished.folder), "files": files, "train": command}
+    (folder / "given.json").write_text(json.dumps(given))
+    (folder / "script.py").write_text(SCRIPT)
+    done = _run("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "script.py", cwd=folder)
+    return folder, files, done
+
+
+def test_two_processes_evaluate_as_one_does(finished, torchrun):
     """Also where there are fewer rows than processes."""
-    (tmp_path / "script.py").write_text(EVALUATE)
-    files = [labelled / f"{number}.csv" for number in (1, 7, 64)]
-    _run(
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--standalone",
-        tmp_path / "script.py",
-        finished.folder,
-        *files,
-    )
-    expected = [evaluate(str(finished.folder), str(file), texts_measured=5) for file in files]
+    folder, files, done = torchrun
+    expected = [evaluate(str(finished.folder), file, texts_measured=5) for file in files]
     for rank in (0, 1):
-        for one, two in zip(expected, json.loads((labelled / f"1.csv.{rank}").read_text()), strict=True):
+        for one, two in zip(expected, json.loads((folder / f"found.{rank}").read_text()), strict=True):
             for name, value in one.items():
                 if isinstance(value, float) and "identifiable" not in name and "nullity" not in name:
                     assert two[name] == pytest.approx(value, abs=1e-6)
                 else:
                     assert two[name] == value
+    assert done.stdout.count("macro F1") == 1  # only the first process prints
+
+
+def test_two_processes_go_on_with_a_run_that_one_of_them_was_told_to_stop(torchrun):
+    folder, _, done = torchrun
+    straight, stopped = (next((folder / name).iterdir()) for name in ("straight", "stopped"))
+    one, two = (load_file(run / "model" / "model.safetensors") for run in (straight, stopped))
+    assert all((one[name] == two[name]).all() for name in one)
+    assert (straight / "metrics.csv").read_bytes() == (stopped / "metrics.csv").read_bytes()
+    assert done.stderr.count("To go on: ") == 1  # only the first process says so
 
 
 def test_the_points_of_a_sweep_are_each_run_by_two_processes(options, typed, tmp_path):
