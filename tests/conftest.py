@@ -1,7 +1,8 @@
-"""Settings of all tests: no network, a cache of their own, one thread per process."""
+"""Settings of all tests: no network, a cache of their own, one thread per process, interruptions."""
 
 import csv
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what is in the background without it
 
 GOOD = ("fine", "warm", "clever", "moving", "bright", "tender", "witty")
 BAD = ("dull", "cold", "clumsy", "tired", "flat", "noisy", "silly")

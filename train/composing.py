@@ -26,12 +26,12 @@ NUMBERS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     ),
     "a whole number of at least 0": (
         lambda number: number >= 0 and number == int(number),
-        ("trainer.max_epochs", "callbacks.monitor.texts"),
+        ("trainer.max_epochs", "callbacks.monitor.texts", "model.calibration"),
     ),
     "a whole number from 0 to 4294967295": (lambda number: 0 <= number < 2**32, ("seed",)),
     "a whole number of at least 1": (
         lambda number: number >= 1 and number == int(number),
-        ("callbacks.monitor.rows", "model.calibration"),
+        ("callbacks.monitor.rows",),
     ),
     "a number above 0": (
         lambda number: number > 0,

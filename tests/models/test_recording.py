@@ -233,6 +233,7 @@ def test_outputs_mode_dtype_and_kernel_stay(make_config, kernel, training):
 
 def test_the_fused_kernel_runs_while_recording(make_config, monkeypatch):
     calls, fused = [], nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr("identiformer.models.layers.attention.AVERAGED", 0)
     monkeypatch.setattr(
         nn.functional, "scaled_dot_product_attention", lambda *args, **kw: calls.append(1) or fused(*args, **kw)
     )

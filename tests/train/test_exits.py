@@ -14,6 +14,7 @@ import pytest
 SCRIPT = """
 import json, os, signal, sys, threading
 from identiformer.train.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for argv, delay in json.loads(sys.stdin.read()):
     timer = threading.Timer(delay or 0, os.kill, (os.getpid(), signal.SIGINT))
     if delay:

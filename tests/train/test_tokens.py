@@ -165,7 +165,7 @@ def test_python_is_given_what_was_found_before_an_interruption(model, reviews, i
         (["--tokens", "--sample", "2"], "The sample is 2: it takes at least 3 texts."),
         (["--tokens", "--max-length", "1"], "The maximal length is 1: it must be at least 2."),
         (["--tokens", "--max-length", "2"], "There is no text of two tokens or more."),
-        (["--tokens", "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: No such file or directory."),
+        (["--tokens", "--csv", "nowhere/x.csv"], "nowhere/x.csv cannot be written: there is no folder 'nowhere'."),
         (["--tokens", "--png", "nowhere/x.png"], "nowhere/x.png cannot be written"),
         (["--tokens", "--text", "story"], "story"),
     ],
