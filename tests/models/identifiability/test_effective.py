@@ -52,7 +52,8 @@ def test_no_matrix_with_the_same_output_is_smaller(n, d_value, seed):
     effective = effective_attention(weights, values)
     shift = gaussian(n, n, seed=seed + 2)
     shift = shift - shift @ values @ torch.linalg.pinv(values)  # shift @ values is 0
-    assert torch.linalg.matrix_norm(effective + shift) >= torch.linalg.matrix_norm(effective) * (1 - 1e-12)
+    # values may be ill-conditioned, and rounding of their pseudo-inverse then leaves more of the shift
+    assert torch.linalg.matrix_norm(effective + shift) >= torch.linalg.matrix_norm(effective) * (1 - 1e-9)
     expected = reference.smallest_with_the_same_output(weights.numpy(), values.numpy())
     assert_close(effective, torch.from_numpy(expected), 1e-8)
 
