@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import Interrupted, TrainingError, UserError, near_match, refuse_unwritable, visible
+from .errors import Interrupted, TrainingError, UserError, covers_interruption, near_match, refuse_unwritable, visible
 
 app = typer.Typer(
     help="Transformer text classifiers whose attention can be trusted as an explanation.",
@@ -506,7 +506,10 @@ def _answer(work: Callable[[], Any]) -> None:
     except TrainingError as error:
         print(f"Error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    except Exception:
+    except Exception as error:
+        if covers_interruption(error):
+            print("Interrupted.", file=sys.stderr)
+            raise typer.Exit(130) from None
         traceback.print_exc()
         raise typer.Exit(1) from None
 

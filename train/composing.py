@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ..models.layers.presets import AttentionSizes, head_size
-from .errors import UserError, first_line, near_match
+from .errors import UserError, covers_interruption, first_line, near_match
 from .schema import RunSettings
 
 # Numbers that libraries would refuse late, or by a trace, or take in silence: what they must be, and which may be null.
@@ -83,14 +83,9 @@ def hydra_here() -> Iterator[Any]:
             assert hydra is not None
             yield hydra
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        if any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error)):  # which OmegaConf can cover up
+        if covers_interruption(error):
             raise KeyboardInterrupt from None
         raise UserError(_explain(error)) from None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error := error and (error.__cause__ or error.__context__):
-        yield error
 
 
 def _check_numbers(cfg: DictConfig) -> None:

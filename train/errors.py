@@ -68,6 +68,14 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
+def covers_interruption(error: BaseException | None) -> bool:
+    """Whether an error was raised while an interruption was on its way through a library, which lost it."""
+    while error := error and (error.__cause__ or error.__context__):
+        if isinstance(error, KeyboardInterrupt):
+            return True
+    return False
+
+
 def near_match(word: str, words: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the nearest of `words`, whatever their case and outer spaces, or nothing."""
     plain = {other.strip().casefold(): other for other in words}
