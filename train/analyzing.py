@@ -1,6 +1,5 @@
 """What a trained model's heads do with texts: how far their attention is determined, and what it could be instead."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from datasets import Dataset
-from rich.console import Console
-from rich.progress import Progress
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models import HeadRecord, record_heads
@@ -23,6 +20,7 @@ from .metrics.head_maps import HeadMaps, head_maps
 from .metrics.head_measures import MEASURES, measure_heads
 from .predicting import Loaded, load_model, read_rows
 from .report.analysis import AnalyzedHead, AnalyzedText, CsvFile, JsonFile
+from .report.console import bars
 
 PANELS = {"raw": "raw", "effective": "effective", "max_entropy": "maximum entropy"}
 
@@ -175,10 +173,9 @@ def picked(rows: Dataset, row: int | None, alone: bool) -> Dataset:
 @contextmanager
 def progress(number: int, quiet: bool) -> Iterator[Callable[[], None]]:
     """A bar over heads, where somebody looks on; gives what moves it by one."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
-        task = progress.add_task("Analyzing", total=number)
-        yield lambda: progress.advance(task)
+    with bars(quiet) as shown:
+        task = shown.add_task("Analyzing", total=number)
+        yield lambda: shown.advance(task)
 
 
 def stream(

@@ -1,6 +1,5 @@
 """How much each input token contributes to a trained model's hidden tokens, over texts or a file's rows."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 from datasets import Dataset
-from rich.console import Console
-from rich.progress import Progress
 
 from ..models import hidden_token_attribution
 from ..models.adapters import encoder_layers
@@ -20,6 +17,7 @@ from .data.prepare import tokenize
 from .errors import Interrupted, UserError
 from .predicting import Loaded, load_model, read_rows
 from .report.attribution import AttributedText, ContributionsCsv, ContributionsJson
+from .report.console import bars
 
 PROBES = 32
 
@@ -154,10 +152,9 @@ def _files(json: str | None, csv: str | None, probes: int | None, source: str) -
 @contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[float], None]]:
     """A bar with the time that is left, where somebody looks on; gives what moves it to a place."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
-        task = progress.add_task("Attributing", total=total)
-        yield lambda completed: progress.update(task, completed=completed)
+    with bars(quiet) as shown:
+        task = shown.add_task("Attributing", total=total)
+        yield lambda completed: shown.update(task, completed=completed)
 
 
 def _stream(loaded: Loaded, rows: Dataset, options: dict[str, Any], quiet: bool) -> Iterator[AttributedText]:

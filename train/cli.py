@@ -355,16 +355,12 @@ def report(
 
 def _places(intervals: tuple[str, str, str] | None) -> list[tuple[int, ...]]:
     """Every layer, head and token that three lists of numbers name together."""
+    if intervals is None:
+        return []
     try:
-        return (
-            list(product(*([int(number) for number in numbers.split(",")] for numbers in intervals)))
-            if intervals
-            else []
-        )
+        return list(product(*([int(number) for number in numbers.split(",")] for numbers in intervals)))
     except ValueError:
-        raise UserError(
-            f"--intervals {' '.join(intervals or ())}: give three whole numbers, or lists as 3,5."
-        ) from None
+        raise UserError(f"--intervals {' '.join(intervals)}: give three whole numbers, or lists as 3,5.") from None
 
 
 def _is_model(argument: str) -> bool:

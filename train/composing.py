@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..models.layers.presets import AttentionSizes, head_size
 from .errors import UserError, covers_interruption, first_line, near_match
-from .schema import RunSettings
+from .schema import RunSettings, dotted
 
 # Numbers that libraries would refuse late, or by a trace, or take in silence: what they must be, and which may be null.
 NUMBERS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
@@ -101,7 +101,7 @@ def _check_numbers(cfg: DictConfig) -> None:
 
 def _check_paths(cfg: DictConfig, typed: set[str]) -> None:
     """Refuse settings that would have a run write elsewhere than into its folder, unless they were typed."""
-    for key, value in _items(OmegaConf.to_container(cfg, resolve=False)):
+    for key, value in dotted(OmegaConf.to_container(cfg, resolve=False)):
         writes = key in ("name", "runs") or key.partition(".")[0] in ("callbacks", "logger", "trainer")
         if writes and key not in typed and isinstance(value, str) and _leaves(value):
             raise UserError(
@@ -111,13 +111,6 @@ def _check_paths(cfg: DictConfig, typed: set[str]) -> None:
 
 def _leaves(path: str) -> bool:
     return os.path.isabs(path) or ".." in re.split(r"[/\\]", path)
-
-
-def _items(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        yield prefix + key, value
-        if isinstance(value, dict):
-            yield from _items(value, f"{prefix}{key}.")
 
 
 def override(key: str, value: str) -> str:
@@ -152,7 +145,7 @@ def _explain(error: Exception) -> str:
 def _unknown_key(key: str) -> str:
     with hydra_here() as hydra:
         cfg = hydra.compose_config("train", [], run_mode=RunMode.RUN)
-    keys = [*cfg.hydra.runtime.choices, *(name for name, _ in _items(OmegaConf.to_container(cfg, resolve=False)))]
+    keys = [*cfg.hydra.runtime.choices, *(name for name, _ in dotted(OmegaConf.to_container(cfg, resolve=False)))]
     if key in keys:
         return f"{key} is no option together with the others that were given: leave it out."
     return f"There is no option {key!r}.{near_match(key, keys)} To add one all the same, write +{key}=..."

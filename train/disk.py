@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from .errors import causes
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -36,11 +38,11 @@ def naming(path: Path | str) -> Iterator[None]:
 
 def full_disk(error: BaseException | None) -> BaseException | None:
     """Of an error and those that led to it, the one that says that the disk is full or a quota used up."""
-    if error is None:
-        return None
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
-        return error
-    return full_disk(error.__cause__ or error.__context__)
+    return next(filter(_says_full, causes(error)), None)
+
+
+def _says_full(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)
 
 
 def lock(folder: Path) -> IO[str] | None:

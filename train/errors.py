@@ -4,6 +4,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -40,6 +41,15 @@ def users_mistakes(kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterat
         raise UserError(str(error)) from None
 
 
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Take it for a user's mistake if `path` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
 def refuse_unwritable(path: str | None) -> None:
     """Refuse a file to be written that cannot be, before anything is computed for it; None is none.
 
@@ -68,12 +78,16 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def covers_interruption(error: BaseException | None) -> bool:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what led to it, what led to that, and so on."""
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def covers_interruption(error: BaseException) -> bool:
     """Whether an error was raised while an interruption was on its way through a library, which lost it."""
-    while error := error and (error.__cause__ or error.__context__):
-        if isinstance(error, KeyboardInterrupt):
-            return True
-    return False
+    return any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
 
 
 def near_match(word: str, words: Iterable[str]) -> str:

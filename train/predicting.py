@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +12,6 @@ import pandas as pd
 import torch
 from datasets import Dataset
 from lightning.pytorch.strategies import DDPStrategy
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from transformers import (
     AutoModel,
@@ -35,6 +32,7 @@ from .data.reading import FEATURES, Columns, read_file, row_of
 from .data.tokenizer import vocabulary_hash
 from .errors import UserError, first_line
 from .processes import together
+from .report.console import bars
 from .statistics import accuracy_interval
 
 BATCH_SIZE = 32
@@ -286,10 +284,10 @@ def probabilities(loaded: Loaded, rows: Dataset, quiet: bool) -> tuple[Tensor, T
         return torch.zeros(0, dtype=torch.long), torch.zeros(0, len(loaded.label_names))
     model: Any = loaded.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     recorder = PredictionRecorder()
-    shown: dict[str, Any] = {"console": Console(stderr=True), "disable": quiet or not sys.stderr.isatty()}
-    for batch in track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), "Predicting", transient=True, **shown):
-        inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-        recorder.record(batch["row"], model(**inputs).logits.float().softmax(-1))
+    with bars(quiet) as shown:
+        for batch in shown.track(batches_of(rows, loaded.tokenizer, BATCH_SIZE), description="Predicting"):
+            inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+            recorder.record(batch["row"], model(**inputs).logits.float().softmax(-1))
     return recorder.gather()
 
 

@@ -234,5 +234,4 @@ def _check_size(blocks: dict[str, str], texts: int) -> None:
 
 def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
     """NaN stands for what is not defined; JSON has null for it."""
-    undefined = {name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)}
-    return {name: None if name in undefined else value for name, value in numbers.items()}
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}

@@ -1,5 +1,6 @@
-"""Types of the settings that are ours; a value of another type is refused before anything is read."""
+"""Types of the settings that are ours; a value of another type is refused before anything is read. Dotted keys."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,3 +50,11 @@ class RunSettings:
     quiet: bool = MISSING
     preset: str | None = MISSING
     command: str | None = MISSING
+
+
+def dotted(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every entry of nested dictionaries, sections as well, by its dotted key."""
+    for key, value in config.items():
+        yield prefix + key, value
+        if isinstance(value, dict):
+            yield from dotted(value, f"{prefix}{key}.")

@@ -1,7 +1,6 @@
 """How far a trained model's hidden tokens still point to their own inputs, beside what position alone would give."""
 
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,6 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 from datasets import Dataset
-from rich.console import Console
-from rich.progress import Progress
 from transformers import PreTrainedTokenizerBase
 
 from ..models.identifiability import token_identifiability
@@ -20,6 +17,7 @@ from .calm import calm_libraries
 from .data.prepare import tokenize
 from .errors import Interrupted, UserError, users_mistakes
 from .predicting import load_model, read_rows
+from .report.console import bars
 from .report.rates import write_rates
 from .states import TokenStates, read_states
 
@@ -113,7 +111,7 @@ def identify_tokens(
     loaded = load_model(model, classifier=False)
     rows = read_rows(loaded, texts, data=data, text=text, encoding=encoding, separator=separator)
     rows = _cut(_sampled(rows, sample, seed), loaded.tokenizer, max_length)
-    with _progress(quiet) as progress, users_mistakes():
+    with bars(quiet, speed_estimate_period=3600) as progress, users_mistakes():
         read = read_states(loaded, rows, special=special, seed=seed, progress=progress)
         facts = {"model": model, "texts": len(read.texts.unique()), "tokens": len(read.texts), "special": special}
         facts |= {"target": target, **options, "seed": seed, "absent": ABSENT if read.positions is None else {}}
@@ -133,12 +131,6 @@ def identify_tokens(
             _write(found, json, csv, png)
             raise Interrupted(found) from None
     return found
-
-
-def _progress(quiet: bool) -> Progress:
-    """Bars with the time that is left, where somebody looks on."""
-    off = quiet or not sys.stderr.isatty()
-    return Progress(console=Console(stderr=True), transient=True, disable=off, speed_estimate_period=3600)
 
 
 def _sampled(rows: Dataset, sample: int, seed: int) -> Dataset:

@@ -16,14 +16,14 @@ PACKAGES = ("identiformer", "torch", "transformers", "lightning")
 
 
 def medians(rounds: int, functions: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each function by its name; every round runs all of them in turn, after one that warms up."""
+    """Median seconds of each function by its name; every round runs all of them in turn."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds + 1):
+    for _ in range(rounds):
         for name, function in functions.items():
             start = time.perf_counter()
             function()
             seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
+    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def save(name: str, results: Any) -> None:

@@ -3,11 +3,8 @@
 A layer like all-MiniLM-L6's, 12 heads of 32 and d_model 384, with random weights; float64 throughout.
 """
 
-import statistics
-import time
-from collections.abc import Callable
-
 import torch
+from _timing import medians
 from identiformer.models.identifiability import (
     alternative_attention,
     attention_intervals,
@@ -35,31 +32,23 @@ def full_projection(weights, values, output_map):
     return weights - weights @ free @ free.mT
 
 
-def medians(repeats: int, *functions: Callable[[], object]) -> list[float]:
-    """Median seconds of some functions, run in turn."""
-    seconds = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, times in zip(functions, seconds, strict=True):
-            start = time.perf_counter()
-            function()
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seconds]
-
-
 def measure_layer(n: int) -> None:
     """Print one line: what a layer's measures cost at `n` tokens, in units of its effective attention."""
     _, _, values, output_map, weights = layer(n)
     expected = full_projection(weights, values, output_map)
     assert torch.allclose(expected, effective_attention(weights, values, output_map))
     rows = torch.arange(0, n, n // 8)
-    full, effective, slack = medians(
+    seconds = medians(
         9 if n < 512 else 5,
-        lambda: full_projection(weights, values, output_map),
-        lambda: effective_attention(weights, values, output_map),
-        lambda: attention_slack(weights, values, output_map, rows=rows),
+        {
+            "full": lambda: full_projection(weights, values, output_map),
+            "effective": lambda: effective_attention(weights, values, output_map),
+            "slack": lambda: attention_slack(weights, values, output_map, rows=rows),
+        },
     )
-    (entropy,) = medians(1, lambda: max_entropy_attention(weights, values, output_map))
-    print(f"{n:4}   {full / effective:20.1f}   {slack / effective:27.1f}   {entropy / effective:23.1f}")
+    seconds |= medians(1, {"entropy": lambda: max_entropy_attention(weights, values, output_map)})
+    full, slack, entropy = (seconds[name] / seconds["effective"] for name in ("full", "slack", "entropy"))
+    print(f"{n:4}   {full:20.1f}   {slack:27.1f}   {entropy:23.1f}")
 
 
 def main() -> None:
@@ -68,10 +57,10 @@ def main() -> None:
     for n in (64, 128, 256, 512):
         measure_layer(n)
     query, key, values, output_map, _ = (part[0] for part in layer(64))
-    (seconds,) = medians(1, lambda: alternative_attention(query, key, values, output_map))
+    (seconds,) = medians(1, {"": lambda: alternative_attention(query, key, values, output_map)}).values()
     print(f"alternative_attention, n = 64: {seconds:.1f} s (aim: under 30)")
     _, _, values, output_map, weights = (part[0] for part in layer(128))
-    (seconds,) = medians(3, lambda: attention_intervals(weights[0], values, output_map))
+    (seconds,) = medians(3, {"": lambda: attention_intervals(weights[0], values, output_map)}).values()
     print(f"all intervals of a row, n = 128: {seconds:.2f} s (aim: under 1)")
 
 

@@ -1,14 +1,13 @@
 import contextlib
-import gc
 import json
 import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pandas as pd
 import pytest
 import torch
@@ -52,18 +51,8 @@ def _run(runs: Path) -> Path:
 
 
 def _process(argv, prepare, errors=os.devnull) -> int:
-    """Exit code of a process of its own that prepares and runs the command; forked, to import nothing again."""
-
-    def work():
-        gc.callbacks.clear()  # hypothesis's would swallow an interruption
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        prepare()
-        with open(errors, "w") as file, contextlib.redirect_stderr(file):
-            code = main(argv)
-        sys.exit(code)
-
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
+    """Exit code of a process of its own that prepares and runs the command."""
+    process = forked.start(argv, errors, prepare)
     process.join(120)
     assert process.exitcode is not None
     return process.exitcode

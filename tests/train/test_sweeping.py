@@ -1,5 +1,3 @@
-import contextlib
-import gc
 import json
 import multiprocessing
 import os
@@ -11,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked
 import pytest
 from identiformer.train import sweep, sweeping
 from identiformer.train.cli import main
@@ -18,21 +17,6 @@ from identiformer.train.composing import compose_config
 from identiformer.train.errors import UserError
 from identiformer.train.report.runs import read_runs
 from omegaconf import OmegaConf
-
-
-def _process(argv: list[str], errors: Path) -> multiprocessing.Process:
-    """A process of its own that runs the command; forked, so that it need not import everything again."""
-
-    def command():
-        gc.callbacks.clear()  # hypothesis's would swallow an interruption
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        with errors.open("w") as file, contextlib.redirect_stderr(file):
-            code = main(argv)
-        sys.exit(code)
-
-    process = multiprocessing.get_context("fork").Process(target=command)
-    process.start()
-    return process
 
 
 def _wait(folder: Path, pattern: str) -> None:
@@ -67,7 +51,7 @@ def trained(monkeypatch, tmp_path):
 
 
 def test_a_sweep_that_is_killed_in_its_second_point_goes_on(grid, tmp_path):
-    process = _process(grid, tmp_path / "errors")
+    process = forked.start(grid, tmp_path / "errors")
     _wait(tmp_path, "default/sweep-*/standard-seed1-*/config.yaml")
     process.kill()
     process.join()
@@ -87,7 +71,7 @@ def test_a_sweep_that_is_killed_in_its_second_point_goes_on(grid, tmp_path):
 
 
 def test_two_sweeps_started_together_share_nothing(grid, tmp_path):
-    processes = [_process([*grid, "layer=standard", "seed=0"], tmp_path / f"errors{number}") for number in range(2)]
+    processes = [forked.start([*grid, "layer=standard", "seed=0"], tmp_path / f"errors{number}") for number in range(2)]
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
@@ -99,7 +83,7 @@ def test_two_sweeps_started_together_share_nothing(grid, tmp_path):
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(grid, tmp_path):
-    process = _process([*grid, "layer=standard", "seed=0", "trainer.max_epochs=500"], tmp_path / "errors")
+    process = forked.start([*grid, "layer=standard", "seed=0", "trainer.max_epochs=500"], tmp_path / "errors")
     _wait(tmp_path, "default/sweep-*/standard-seed0-*/identifiability.jsonl")
     os.kill(process.pid, signal.SIGINT)
     process.join()

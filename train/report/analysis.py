@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from ..errors import UserError, refuse_unwritable
+from ..errors import refuse_unwritable, writing
 from ..metrics.head_maps import HeadMaps
 from .literal import literal
 
@@ -106,10 +106,8 @@ class WholeFile:
     def __init__(self, path: str):
         self.path, self.part = Path(path), Path(f"{path}.part")
         refuse_unwritable(path)
-        try:
+        with writing(path):
             self.file: IO[str] = self.part.open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Group as Lines
 from rich.table import Table
 
-from ..errors import UserError
+from ..errors import writing
 from .compare import Comparison, PairedTest
 from .literal import literal
 from .runs import Group
@@ -83,10 +83,8 @@ def write_comparison(comparison: Comparison, path: str, kind: str) -> None:
     Raises:
         UserError: If the file cannot be written.
     """
-    try:
+    with writing(path):
         Path(path).write_text(WRITERS[kind](comparison), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _csv(comparison: Comparison) -> str:

@@ -1,18 +1,26 @@
 """What a run says on the screen."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from rich.console import Console, Group
+from rich.progress import Progress
 from rich.table import Table
 
 from ...models.adapters import attention_modules, heads
 from ..data.prepare import TextData
-from ..errors import UserError
+from ..errors import writing
 from ..sweep_folder import Sweep
 from .literal import headed, literal
+
+
+def bars(quiet: bool, **options: Any) -> Progress:
+    """Bars of progress where somebody looks on, with the time that is left; in the end they vanish."""
+    off = quiet or not sys.stderr.isatty()
+    return Progress(console=Console(stderr=True), transient=True, disable=off, **options)
 
 
 def describe_data(data: TextData) -> Group:
@@ -90,13 +98,11 @@ def write_predictions(table: pd.DataFrame, output: str) -> None:
     Raises:
         UserError: If the file cannot be written.
     """
-    try:
+    with writing(output):
         if output.lower().endswith(".csv"):
             table.to_csv(output, index=False)
         else:
             table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror or error}.") from None
 
 
 def describe_layers(preset: str, model: Any, lengths: np.ndarray) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UserError
+from ..errors import writing
 from ..metrics.head_maps import HeadMaps
 
 STEP = 1e-4  # of the weights that a page holds: they are shown to four decimals
@@ -35,10 +35,8 @@ class Report:
         Raises:
             UserError: If the file cannot be written.
         """
-        try:
+        with writing(path):
             Path(path).write_text(self.html, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
     def _repr_html_(self) -> str:
         style = "width: 100%; height: 900px; border: 0"

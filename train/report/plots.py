@@ -8,7 +8,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ..errors import UserError
+from ..errors import writing
 
 CELL = 0.17  # inches, enough for a label of 7.5 points
 PANEL = (3.0, 22.0)  # inches that a map is wide, at least and at most
@@ -31,10 +31,8 @@ def save(figure: Figure, path: str) -> None:
     Raises:
         UserError: If the file cannot be written.
     """
-    try:
+    with writing(path):
         figure.savefig(path, format="svg" if path.lower().endswith(".svg") else "png")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def attention_figure(

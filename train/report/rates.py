@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import UserError
+from ..errors import writing
 from .analysis import LOOK
 
 TITLES = {
@@ -44,11 +44,9 @@ def write_rates(table: pd.DataFrame, facts: dict[str, Any], json_path: str | Non
     texts = {json_path: json.dumps(facts | {"rates": table.to_dict("records")}, indent=1, ensure_ascii=False) + "\n"}
     texts |= {csv_path: table.to_csv(index=False)}
     for path, text in texts.items():
-        try:
-            if path:
+        if path:
+            with writing(path):
                 Path(path).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _measure_table(measure: str, rates: pd.DataFrame) -> Table:

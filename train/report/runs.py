@@ -1,7 +1,7 @@
 """Finished runs, read from their folders, and groups of them that differ only by seed."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from ..errors import UserError
+from ..schema import dotted
 from ..statistics import accuracy_interval
 from ..sweep_folder import is_sweep, read_sweep
 
@@ -133,16 +134,9 @@ def _read(folder: Path) -> Run:
     if "test/right" in summary:
         summary["test/accuracy_interval"] = accuracy_interval(summary["test/right"], summary["test/rows"])
     config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"), resolve=False)
-    settings = {key: value for key, value in _flat(config) if not f"{key}.".startswith(APART)}
+    leaves = {key: value for key, value in dotted(config) if not isinstance(value, dict)}
+    settings = {key: value for key, value in leaves.items() if not f"{key}.".startswith(APART)}
     return Run(folder, summary, settings | {"data_hash": summary.get("data_hash")})
-
-
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def _names(settings: list[dict[str, Any]]) -> list[str]:
