@@ -19,6 +19,7 @@ from .metrics.own_shares import OwnShares
 from .processes import gathered
 
 ATTRIBUTED = 8  # texts of a validation
+NEIGHBOURS = 4  # texts that follow each other in the sample
 
 
 class IdentifiabilityMonitor(L.Callback):
@@ -32,8 +33,10 @@ class IdentifiabilityMonitor(L.Callback):
     counted and reported in one `MonitorWarning`.
 
     Args:
-        texts: How many texts of the loader are measured; None: all.
-        seed: Chooses them, with the number of texts, and the rows.
+        texts: How many texts of the loader are measured in a validation or test of its own; None: all.
+        fit_texts: How many at most in a validation while fitting, so that it costs little, spread evenly over the
+            loader; None: as many as `texts`.
+        seed: Chooses them, with their number and the loader's, and the rows.
         folder: Where `identifiability.jsonl` is written. None: the logger's folder.
         rows: How many rows of a text are measured where a measure belongs to a row; the first token's is always one of
             them, the others are chosen by the text's length. None: all.
@@ -52,10 +55,11 @@ class IdentifiabilityMonitor(L.Callback):
         folder: str | None = None,
         rows: int | None = ROWS,
         attribution: bool = False,
+        fit_texts: int | None = 16,
     ):
         if rows is not None and rows < 1:
             raise ValueError(f"rows is {rows}: at least 1 row of a text has to be measured.")
-        self.texts, self.seed, self.folder, self.rows = texts, seed, folder, rows
+        self.texts, self.fit_texts, self.seed, self.folder, self.rows = texts, fit_texts, seed, folder, rows
         self.measures, self.attribution, self.shares = HeadMeasures(), attribution, OwnShares()
         self._hooks = ExitStack()
         self._records: list[HeadRecord] = []
@@ -110,22 +114,25 @@ class IdentifiabilityMonitor(L.Callback):
             if trainer.world_size > 1:
                 self.measures.to(pl_module.device)
                 self.shares.to(pl_module.device)
-            self._chosen = self._choose(loader)
+            self._chosen = self._choose(loader, trainer.state.fn == "fit")
             self._places = self._place_rows(loader)
             self._records = self._hooks.enter_context(record_heads(pl_module))
             if self.attribution:
                 self._attributed = self._spread(loader)
 
-    def _choose(self, loader: Any) -> set[int] | None:
+    def _choose(self, loader: Any, fitting: bool) -> set[int] | None:
         """Positions of the measured texts in the order of the loader; None: all."""
+        limits = [self.texts, self.fit_texts if fitting else None]
+        wanted = min((limit for limit in limits if limit is not None), default=None)
         try:
             number = len(loader.dataset)
         except (AttributeError, TypeError):
-            return None if self.texts is None else set(range(self.texts))
-        if self.texts is None or self.texts >= number:
+            return None if wanted is None else set(range(wanted))
+        if wanted is None or wanted >= number:
             return None
         generator = torch.Generator().manual_seed(self.seed)
-        return set(torch.randperm(number, generator=generator)[: self.texts].tolist())
+        chosen = spread(number, wanted, generator) if fitting else torch.randperm(number, generator=generator)[:wanted]
+        return set(chosen.tolist())
 
     def _spread(self, loader: Any) -> set[int]:
         """Positions of the texts that are attributed, evenly over those that are measured."""
@@ -221,6 +228,18 @@ class IdentifiabilityMonitor(L.Callback):
         if not self._warned:
             self._warned = True
             warnings.warn(MonitorWarning(message), stacklevel=3)
+
+
+def spread(number: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """Places *(wanted,)* among a larger number: runs of neighbours, evenly spaced from a start by chance.
+
+    Where texts are sorted by length, few calls then measure texts of every length.
+    """
+    places = torch.arange(wanted)
+    first = places - places % NEIGHBOURS  # of each run
+    last_run = wanted % NEIGHBOURS or NEIGHBOURS
+    start = torch.rand(1, generator=generator) * (number - wanted) / max(wanted, 1) * last_run
+    return first * number // max(wanted, 1) + places % NEIGHBOURS + start.long()
 
 
 def _lengths(record: HeadRecord) -> Tensor:

@@ -236,7 +236,10 @@ def refuse_non_finite(name: str, tensor: Tensor) -> None:
 
 
 def _reduced(values: Tensor, output_map: Tensor | None) -> Tensor:
-    """T as `V R^T`, R from the thin QR of the output map's transpose: the same Gram matrix `T T^T`, fewer columns."""
-    if output_map is None:
-        return values
-    return values @ torch.linalg.qr(output_map.double().mT, mode="r").R.mT
+    """T, or a narrower matrix with the same Gram matrix `T T^T`, by thin QRs: of the output map's transpose, of T's."""
+    if output_map is not None:
+        output_map = output_map.double()
+        wide = output_map.shape[-1] > output_map.shape[-2]
+        values = values @ (torch.linalg.qr(output_map.mT, mode="r").R.mT if wide else output_map)
+    n, width = values.shape[-2:]
+    return torch.linalg.qr(values.mT, mode="r").R.mT if width > n else values

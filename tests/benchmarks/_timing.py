@@ -15,14 +15,14 @@ FOLDER = Path("runs/bench")
 PACKAGES = ("identiformer", "torch", "transformers", "lightning")
 
 
-def medians(rounds: int, functions: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each function by its name; every round runs all of them in turn."""
+def medians(rounds: int, functions: Mapping[str, Callable[[], Any]], own: bool = False) -> dict[str, float]:
+    """Median seconds of each function by its name, as timed here or as it gives its `own`; every round runs all."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
             start = time.perf_counter()
-            function()
-            seconds[name].append(time.perf_counter() - start)
+            result = function()
+            seconds[name].append(result if own else time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 

@@ -1,4 +1,5 @@
 import gc
+import itertools
 import json
 import warnings
 import weakref
@@ -6,6 +7,8 @@ import weakref
 import lightning as L
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from identiformer.models import (
     IdentiformerConfig,
     IdentiformerForSequenceClassification,
@@ -14,6 +17,7 @@ from identiformer.models import (
 )
 from identiformer.models.identifiability import context_profile
 from identiformer.train import IdentifiabilityMonitor, MonitorWarning
+from identiformer.train.callbacks import NEIGHBOURS, spread
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -56,7 +60,7 @@ def _trainer(monitor, folder, **options):
 
 
 def test_it_measures_in_anybodys_module(tmp_path):
-    monitor = IdentifiabilityMonitor(texts=None, folder=str(tmp_path))
+    monitor = IdentifiabilityMonitor(texts=None, fit_texts=None, folder=str(tmp_path))
     trainer = _trainer(monitor, tmp_path)
     trainer.fit(Anybody(), _loader(), _loader())
     logged = trainer.logged_metrics
@@ -87,6 +91,31 @@ def test_a_fixed_sample_is_measured(tmp_path):
     trainer.validate(module, _loader(), verbose=False)
     assert len(first) == 7
     assert torch.equal(torch.cat(samples), first)
+
+
+@pytest.mark.parametrize(
+    ("texts", "fit_texts", "fitting", "alone"),
+    [(None, 6, 6, 22), (4, 6, 4, 4), (None, None, 22, 22), (9, 0, 0, 9), (40, 30, 22, 22)],
+)
+def test_fewer_texts_are_measured_while_fitting(texts, fit_texts, fitting, alone, tmp_path):
+    monitor = IdentifiabilityMonitor(texts=texts, fit_texts=fit_texts)
+    trainer, module = _trainer(monitor, tmp_path, max_epochs=1), Anybody()
+    heads = 3
+    trainer.fit(module, _loader(), _loader())
+    assert sum(map(len, monitor.measures.rows)) == heads * fitting
+    trainer.validate(module, _loader(), verbose=False)
+    assert sum(map(len, monitor.measures.rows)) == heads * alone
+
+
+@given(number=st.integers(1, 500), share=st.floats(0, 1, exclude_max=True), seed=st.integers(0, 9))
+def test_the_sample_while_fitting_spreads_over_the_loader(number, share, seed):
+    wanted = int(share * number)
+    chosen = spread(number, wanted, torch.Generator().manual_seed(seed)).tolist()
+    assert len(set(chosen)) == wanted
+    assert chosen == sorted(chosen)
+    edges = [-1, *chosen, number] if chosen else []
+    longest = NEIGHBOURS * number / max(wanted, 1) + 1  # from one run's start to the next one's, and rounding
+    assert all(after - before <= longest + 1 for before, after in itertools.pairwise(edges))
 
 
 def test_slack_is_measured_in_as_many_rows_as_it_is_told(tmp_path):

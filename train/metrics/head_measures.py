@@ -1,5 +1,6 @@
 """What the monitor counts: measures of every (text, layer, head), added up over a validation."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,9 @@ def measure_heads(record: HeadRecord, rows: int | None = ROWS, seed: int = 0) ->
     key, value = record.key, record.value
     keep = value.new_ones(len(value), value.shape[-2], dtype=torch.bool)
     keep = keep if record.keep is None else record.keep.to(value.device)
-    decomposition = ValueDecomposition(value, record.output_map, keep[:, None])
+    shared = record.heads.num_value_heads == 1 and record.merge_heads != "concat"  # then T is the same for all heads
+    distinct = slice(1) if shared else slice(None)
+    decomposition = ValueDecomposition(value[:, distinct], record.output_map[distinct], keep[:, None])
     weights = kept_weights(record.weights, decomposition.keep)
     agreements = [
         agreement(weights, effective_from(weights, decomposition, preserve_sum=kept), keep[:, None])
@@ -59,7 +62,7 @@ def measure_heads(record: HeadRecord, rows: int | None = ROWS, seed: int = 0) ->
     refuse_non_finite("keys", key)
     sampled = sample_rows(keep, rows, seed)
     measures = [*_spaces(decomposition), *_row_means(weights, key, decomposition, sampled), *_differences(*agreements)]
-    return torch.stack([measure.double() for measure in measures], -1)
+    return torch.stack([measure.double().expand(weights.shape[:2]) for measure in measures], -1)
 
 
 def sample_rows(keep: Tensor, rows: int | None, seed: int) -> Tensor:
@@ -97,14 +100,15 @@ def _row_means(weights: Tensor, keys: Tensor, decomposition: ValueDecomposition,
 
     Rows of an identifiable head have neither, so only the others' are computed, in blocks of bounded memory.
     """
-    is_open = decomposition.null_space().simplex_nullity > 0
-    basis = decomposition.basis(centred=True)
+    is_open = (decomposition.null_space().simplex_nullity > 0).expand(weights.shape[:2])
+    basis, matrix, keep = decomposition.basis(centred=True), decomposition.matrix, decomposition.keep
     sums = weights.new_zeros(2, *is_open.shape)
     for block in (is_open[..., None] & sampled[:, None]).nonzero().split(max(1, BLOCK // weights.shape[-1] ** 2)):
         text, head, token = block.unbind(1)
         row = weights[text, head, token][:, None]  # (block, 1, tokens)
-        ambiguity = ambiguity_of_rows(row, keys[text, head], decomposition.matrix[text, head]).ambiguity
-        lower, upper = slack_of_rows(row, basis[text, head], decomposition.keep[text, head])
+        value = head % matrix.shape[1]
+        ambiguity = ambiguity_of_rows(row, keys[text, head], matrix[text, value]).ambiguity
+        lower, upper = slack_of_rows(row, basis[text, value], keep[text, value])
         slack = (upper - lower).gather(-1, row.argmax(-1, keepdim=True))[..., 0]
         for total, of_rows in zip(sums, (ambiguity, slack), strict=True):
             total.index_put_((text, head), of_rows[:, 0].double(), accumulate=True)
@@ -189,9 +193,10 @@ class HeadMeasures(Metric):
 
 def summarise(rows: Tensor) -> dict[str, float]:
     """The mean or median of each measure over rows *(triples, 3 + measures)*; one without a number is left out."""
-    summary = {}
-    for name, column in zip(MEASURES, rows[:, 3:].unbind(1), strict=True):
-        numbers = column[~column.isnan()]
-        if len(numbers):
-            summary[name] = float((np.median if name in MEDIANS else np.mean)(numbers.cpu().numpy()))
-    return summary
+    columns = rows[:, 3:].cpu()
+    means = columns.nanmean(0).tolist()
+    return {
+        name: float(np.nanmedian(columns[:, place])) if name in MEDIANS else mean
+        for place, (name, mean) in enumerate(zip(MEASURES, means, strict=True))
+        if not math.isnan(mean)
+    }
