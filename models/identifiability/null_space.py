@@ -76,8 +76,7 @@ class ValueDecomposition:
         self.length = self.keep.sum(-1)
         self.matrix = _reduced(values.double().masked_fill(~self.keep[..., None], 0.0), output_map)
         refuse_non_finite("values", self.matrix)
-        mean = self.matrix.sum(-2, keepdim=True) / self.length.clamp(min=1)[..., None, None]
-        self.centred = (self.matrix - mean).masked_fill(~self.keep[..., None], 0.0)
+        self.centred = _centred(self.matrix, self.keep)
         self._bases: dict[bool, Tensor] = {}
         width = self.length.clamp(min=values.shape[-1])
         self._rtol = width * FLOAT32_EPSILON if rtol is None else torch.full_like(width, rtol, dtype=torch.float64)
@@ -186,15 +185,16 @@ def layer_null_space(
         raise ValueError(f"output_map holds {len(output_map)} maps: {merge_heads!r} of {num_heads} heads needs {maps}.")
     number = values.shape[-3]
     distinct = values.repeat_interleave(max(maps // number, 1), dim=-3)  # concatenated heads differ by their maps
-    keep = None if keep is None else keep[..., None, :]
-    heads = ValueDecomposition(distinct.double() @ output_map.double(), keep=keep)
-    length = heads.length[..., 0]
-    tokens = length * num_heads
-    stacked = torch.linalg.svdvals(heads.matrix.flatten(-3, -2))
-    centred = torch.linalg.svdvals(heads.centred.flatten(-3, -2))
+    kept = values.new_ones(values.shape[-2], dtype=torch.bool) if keep is None else keep[..., None, :]
+    kept = kept.broadcast_to(distinct.shape[:-1])
+    matrix = distinct.double().masked_fill(~kept[..., None], 0.0) @ output_map.double()
+    refuse_non_finite("values", matrix)
+    tokens = kept[..., 0, :].sum(-1) * num_heads
+    stacked = torch.linalg.svdvals(matrix.flatten(-3, -2))
+    centred = torch.linalg.svdvals(_centred(matrix, kept).flatten(-3, -2))
     tolerance = (tokens.clamp(min=values.shape[-1]) * FLOAT32_EPSILON * stacked[..., 0])[..., None]
     one = maps == number == 1
-    merged = null_space(values[..., 0, :, :], output_map[0], keep=heads.keep[..., 0, :]) if one else None
+    merged = null_space(values[..., 0, :, :], output_map[0], keep=kept[..., 0, :]) if one else None
     return LayerNullSpace(
         joint_nullity=tokens - (stacked > tolerance).sum(-1),
         joint_simplex_nullity=(tokens - num_heads - (centred > tolerance).sum(-1)).clamp(min=0),
@@ -233,6 +233,11 @@ def refuse_non_finite(name: str, tensor: Tensor) -> None:
     if bad.any():
         index = tuple(bad.nonzero()[0].tolist())
         raise ValueError(f"{name} holds a number that is not finite at index {index}: its null space is not defined.")
+
+
+def _centred(matrix: Tensor, keep: Tensor) -> Tensor:
+    mean = matrix.sum(-2, keepdim=True) / keep.sum(-1).clamp(min=1)[..., None, None]
+    return (matrix - mean).masked_fill(~keep[..., None], 0.0)
 
 
 def _reduced(values: Tensor, output_map: Tensor | None) -> Tensor:
